@@ -1,0 +1,2 @@
+//! The litepost command.
+fn main() {}

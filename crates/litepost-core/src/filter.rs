@@ -1,0 +1,152 @@
+//! Which topics a destination takes: exact names, prefixes and globs, checked when the configuration loads.
+
+use std::fmt;
+
+/// One pattern of a `topics = [...]` list.
+///
+/// `*` stands for any run of characters, the empty one included; everything else stands for itself. So
+/// `orders` is an exact name, `payments.*` a prefix, `*.created` a suffix, `*` everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicPattern {
+    text: Box<str>,
+    parts: Vec<Box<str>>,
+}
+
+/// Why a pattern was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopicPatternError {
+    /// The empty pattern would match nothing, as no topic is empty.
+    #[error("a topic pattern must not be empty; use \"*\" for every topic")]
+    Empty,
+    /// No topic contains a NUL character.
+    #[error("a topic pattern must not contain a NUL character")]
+    Nul,
+}
+
+impl TopicPattern {
+    /// Reads a pattern.
+    pub fn parse(text: &str) -> Result<Self, TopicPatternError> {
+        if text.is_empty() {
+            return Err(TopicPatternError::Empty);
+        }
+        if text.contains('\0') {
+            return Err(TopicPatternError::Nul);
+        }
+        Ok(Self {
+            text: text.into(),
+            parts: text.split('*').map(Into::into).collect(),
+        })
+    }
+
+    /// Whether `topic` matches.
+    #[must_use]
+    pub fn matches(&self, topic: &str) -> bool {
+        let [first, middle @ .., last] = self.parts.as_slice() else {
+            return *self.text == *topic;
+        };
+        let Some(mut rest) = topic.strip_prefix(&**first) else {
+            return false;
+        };
+        for part in middle {
+            // The leftmost match leaves the most room for what follows, so trying others is never needed.
+            match rest.find(&**part) {
+                Some(at) => rest = &rest[at + part.len()..],
+                None => return false,
+            }
+        }
+        rest.ends_with(&**last)
+    }
+}
+
+impl fmt::Display for TopicPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+/// A destination's topics: an event is taken when any pattern matches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopicFilter {
+    patterns: Vec<TopicPattern>,
+}
+
+impl TopicFilter {
+    /// Takes every topic.
+    #[must_use]
+    pub fn all() -> Self {
+        Self {
+            patterns: vec![TopicPattern {
+                text: "*".into(),
+                parts: vec!["".into(), "".into()],
+            }],
+        }
+    }
+
+    /// Takes what any of `patterns` matches.
+    pub fn parse<S: AsRef<str>>(patterns: impl IntoIterator<Item = S>) -> Result<Self, TopicPatternError> {
+        let patterns = patterns
+            .into_iter()
+            .map(|p| TopicPattern::parse(p.as_ref()))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { patterns })
+    }
+
+    /// Takes exactly these names, in which `*` has no meaning (table names may contain anything).
+    #[must_use]
+    pub fn exact<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
+        Self {
+            patterns: names
+                .into_iter()
+                .map(|name| TopicPattern {
+                    text: name.as_ref().into(),
+                    parts: vec![name.as_ref().into()],
+                })
+                .collect(),
+        }
+    }
+
+    /// Whether the destination takes events of `topic`.
+    #[must_use]
+    pub fn matches(&self, topic: &str) -> bool {
+        self.patterns.iter().any(|p| p.matches(topic))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The definition, as slow as it is plain.
+    fn naive(pattern: &[char], topic: &[char]) -> bool {
+        match pattern.split_first() {
+            None => topic.is_empty(),
+            Some(('*', rest)) => (0..=topic.len()).any(|skip| naive(rest, &topic[skip..])),
+            Some((c, rest)) => topic.split_first().is_some_and(|(t, tail)| t == c && naive(rest, tail)),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn matches_like_the_definition(pattern in "[ab*.]{1,8}", topic in "[ab.]{0,10}") {
+            let p: Vec<char> = pattern.chars().collect();
+            let t: Vec<char> = topic.chars().collect();
+            prop_assert_eq!(TopicPattern::parse(&pattern).unwrap().matches(&topic), naive(&p, &t));
+        }
+    }
+
+    #[test]
+    fn an_exact_name_may_contain_a_star() {
+        let filter = TopicFilter::exact(["a*b"]);
+        assert!(filter.matches("a*b") && !filter.matches("axb"));
+        assert!(TopicFilter::all().matches("anything") && !TopicFilter::default().matches("anything"));
+    }
+
+    #[test]
+    fn bad_patterns_say_why() {
+        assert_eq!(TopicPattern::parse(""), Err(TopicPatternError::Empty));
+        assert_eq!(TopicPattern::parse("a\0"), Err(TopicPatternError::Nul));
+    }
+}

@@ -1,0 +1,172 @@
+//! Order: which events must leave one after the other, and which lane they belong to.
+//!
+//! A *line* is a sequence of events that must be delivered in order. A *lane* is a fixed share of the lines,
+//! the unit that a relay process leases. The hash that assigns lines to lanes is part of the on-disk
+//! contract: it must never change, so it is spelled out here (FNV-1a, 64 bit) and pinned by test vectors.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Event, Seq};
+
+/// What order a destination keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ordering {
+    /// One line per topic: nothing of a topic overtakes a failed event of that topic.
+    Strict,
+    /// One line per key; events without a key form one line per topic.
+    #[default]
+    Key,
+    /// Every event stands alone.
+    None,
+}
+
+/// The kind of a [`Line`], as stored in `litepost_blocked.line_kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LineKind {
+    /// All events with this key.
+    Key,
+    /// All events of this topic (under `key` ordering: those without a key).
+    Topic,
+    /// One event by itself; the name is its `seq`.
+    Event,
+}
+
+impl LineKind {
+    /// The word stored in the database.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::Topic => "topic",
+            Self::Event => "event",
+        }
+    }
+
+    /// Reads the word stored in the database.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "key" => Some(Self::Key),
+            "topic" => Some(Self::Topic),
+            "event" => Some(Self::Event),
+            _ => None,
+        }
+    }
+}
+
+/// A sequence of events that must leave in order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Line {
+    /// What the name names.
+    pub kind: LineKind,
+    /// The key, the topic, or the seq in decimal.
+    pub name: Box<str>,
+}
+
+impl Line {
+    /// The line that one event forms by itself.
+    #[must_use]
+    pub fn event(seq: Seq) -> Self {
+        Self {
+            kind: LineKind::Event,
+            name: seq.to_string().into_boxed_str(),
+        }
+    }
+
+    /// The line `event` stands in under `ordering`.
+    ///
+    /// A scheduled event (`deliver_after`) stands alone: it says itself when it wants to leave, so it neither
+    /// waits for its key nor holds it.
+    #[must_use]
+    pub fn of(event: &Event, ordering: Ordering) -> Self {
+        let (kind, name) = Self::parts(event, ordering);
+        match kind {
+            LineKind::Event => Self::event(event.seq),
+            _ => Self { kind, name: name.into() },
+        }
+    }
+
+    /// As [`Line::of`], borrowed: the hot path compares and hashes without an allocation.
+    pub(crate) fn parts(event: &Event, ordering: Ordering) -> (LineKind, &str) {
+        match (ordering, &event.key) {
+            _ if event.deliver_after.is_some() => (LineKind::Event, ""),
+            (Ordering::None, _) => (LineKind::Event, ""),
+            (Ordering::Strict, _) | (Ordering::Key, None) => (LineKind::Topic, &event.topic),
+            (Ordering::Key, Some(key)) => (LineKind::Key, key),
+        }
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.kind.as_str(), self.name)
+    }
+}
+
+/// A share of a destination's lines: lane `index` of `count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Lane {
+    /// Which one, from 0.
+    pub index: u32,
+    /// Out of how many; at least 1.
+    pub count: u32,
+}
+
+impl Lane {
+    /// The only lane of a destination that has one.
+    pub const ONLY: Self = Self { index: 0, count: 1 };
+
+    /// Whether `event` belongs to this lane under `ordering`.
+    #[must_use]
+    pub fn owns(self, event: &Event, ordering: Ordering) -> bool {
+        self.count <= 1 || line_hash(event, ordering) % u64::from(self.count) == u64::from(self.index)
+    }
+}
+
+/// The stable hash that assigns an event's line to a lane and to a slot within it.
+#[must_use]
+pub fn line_hash(event: &Event, ordering: Ordering) -> u64 {
+    let (kind, name) = Line::parts(event, ordering);
+    match kind {
+        // Spread by position: consecutive events go to different lanes.
+        LineKind::Event => fnv1a(&event.seq.0.to_be_bytes()),
+        LineKind::Topic | LineKind::Key => fnv1a(name.as_bytes()),
+    }
+}
+
+/// FNV-1a, 64 bit (Fowler, Noll, Vo; draft-eastlake-fnv).
+fn fnv1a(bytes: &[u8]) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    bytes
+        .iter()
+        .fold(OFFSET, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Published FNV-1a vectors: an outbox file written today must find its lanes again in ten years.
+    #[test]
+    fn the_lane_hash_is_pinned() {
+        assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn a_scheduled_event_stands_alone_and_a_keyless_one_stands_in_its_topic() {
+        let mut event = Event::new(Seq(7), "id", "orders", "{}");
+        assert_eq!(Line::of(&event, Ordering::Key).to_string(), "topic \"orders\"");
+        event.key = Some("501".into());
+        assert_eq!(Line::of(&event, Ordering::Key).to_string(), "key \"501\"");
+        assert_eq!(Line::of(&event, Ordering::Strict).to_string(), "topic \"orders\"");
+        assert_eq!(Line::of(&event, Ordering::None).to_string(), "event \"7\"");
+        event.deliver_after = Some(crate::Millis(1));
+        assert_eq!(Line::of(&event, Ordering::Strict).to_string(), "event \"7\"");
+    }
+}

@@ -1,0 +1,25 @@
+//! The pure heart of litepost: what an event is, what can become of it, and every decision on its way.
+//!
+//! This crate knows no SQLite, no network, no async runtime, no clock and no source of randomness: time and
+//! chance come in as arguments, decisions come out as values. The relay drives the pipeline with tokio, the
+//! simulator drives the same code with thousands of seeds.
+
+mod event;
+mod filter;
+mod lanes;
+mod outcome;
+pub mod pipeline;
+mod ranges;
+mod retry;
+pub mod statement;
+mod units;
+
+pub use event::{Chunk, Event, EventRef, Payload};
+pub use filter::{TopicFilter, TopicPattern, TopicPatternError};
+pub use lanes::{Lane, Line, LineKind, Ordering, line_hash};
+pub use outcome::{DeadReason, Outcome, Rejection, RetryHint, Unavailable, UnavailableKind};
+pub use pipeline::PipelineConfig;
+pub use ranges::SeqRanges;
+pub use retry::{BreakerPolicy, RetryPolicy};
+pub use statement::{Statement, StatementError, Value};
+pub use units::{Millis, Now, Seq};

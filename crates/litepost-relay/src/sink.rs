@@ -1,0 +1,128 @@
+//! What a destination is to the relay: a [`Sink`] does one thing, `deliver(batch) -> outcome per event`.
+//!
+//! Called by the lane loop, one delivery at a time per instance. Retries, breakers, deadlines, metrics and order
+//! belong to the relay; a sink knows none of them. Invariant: the answer has exactly one outcome per event, and an
+//! event is [`Outcome::Delivered`] only after the destination itself has confirmed that it holds it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use litepost_core::pipeline::DeliveryOrder;
+use litepost_core::{EventRef, Lane, Ordering, Outcome, Unavailable};
+
+/// Events to deliver, and what a destination may need to know about them.
+#[derive(Debug)]
+pub struct Batch {
+    /// Next of the lane (ascending; a watermark may follow them), or from blocked lines.
+    pub order: DeliveryOrder,
+    /// The events; ascending by `seq` within each line, never empty.
+    pub events: Vec<EventRef>,
+}
+
+/// A destination's connection.
+///
+/// `deliver` may be dropped in the middle (deadline, shutdown). The relay then drops the whole sink and makes a new
+/// one, so a sink need not be usable after that, but it must not have lied: nothing is delivered that it has not
+/// returned as such.
+pub trait Sink: Send {
+    /// Delivers the batch; exactly one outcome per event, in order.
+    ///
+    /// When an event fails, later events of its line must not be attempted: answer [`Outcome::Deferred`] for them.
+    fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>>;
+
+    /// Called before the sink is dropped on a graceful stop: flush, say good-bye. The default does nothing.
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// Makes sinks: one per lane and slot, again after each that failed. Holds the destination's settings and whatever
+/// its sinks share.
+pub trait SinkFactory: Send + Sync {
+    /// Connects. An error here opens the breaker; no event is at fault.
+    fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>>;
+
+    /// Whether the destination keeps a watermark per lane and so needs its batches one after the other
+    /// (`concurrency = 1`; lanes are its parallelism).
+    fn needs_watermark(&self) -> bool {
+        false
+    }
+}
+
+/// Who is delivering, and where the events come from: what a ledger row or a fencing check is made of.
+#[derive(Clone, Debug)]
+pub struct SinkContext {
+    /// The destination's full name, `app.name`.
+    pub destination: Arc<str>,
+    /// Random id of the outbox file.
+    pub origin: Arc<str>,
+    /// Incarnation of the outbox file.
+    pub epoch: i64,
+    /// The lane.
+    pub lane: Lane,
+    /// The connection within the lane.
+    pub slot: usize,
+    /// What order the destination keeps.
+    pub ordering: Ordering,
+    /// Fencing token of the lease under which the lane is driven. Grows with each takeover.
+    pub token: i64,
+    /// The events up to here are settled in the outbox file: what a destination remembers one by one at or below
+    /// this position, and not blocked, it may forget.
+    pub acked: i64,
+}
+
+/// What a sink type tells about itself: one entry in the registry, from which configuration, `litepost sinks`, docs
+/// and the conformance tests follow.
+pub struct SinkType {
+    /// The word after `type =`.
+    pub name: &'static str,
+    /// One line: what it is.
+    pub summary: &'static str,
+    /// What "acknowledged" means there.
+    pub acknowledged: &'static str,
+    /// Where duplicates can come from, and how a consumer removes them.
+    pub duplicates: &'static str,
+    /// Whether it executes statement events (`[app.N.db.D]`) or delivers events (`[app.N.sink.S]`).
+    pub statements: bool,
+    /// JSON Schema of its `connection` table.
+    pub connection_schema: fn() -> schemars::Schema,
+    /// Checks the `connection` table and makes a factory; touches neither network nor disk.
+    pub build: fn(&SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError>,
+}
+
+/// The configuration of one destination as its sink sees it.
+#[derive(Clone, Debug)]
+pub struct SinkSettings {
+    /// The destination's full name, `app.name`.
+    pub destination: Arc<str>,
+    /// Folder of the configuration file: what relative paths are relative to.
+    pub base_dir: std::path::PathBuf,
+    /// The `connection` table, `${VAR}` already resolved.
+    pub connection: toml::Table,
+    /// The destination's own keys beside `connection` that the sink type understands (`dedupe`, `auto_schema` …).
+    pub options: toml::Table,
+    /// `tables` of a SQL target, with their overrides.
+    pub tables: BTreeMap<String, toml::Table>,
+}
+
+/// Why a destination's settings were refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+#[non_exhaustive]
+pub struct SinkConfigError {
+    /// The key within the destination's table, `connection.path` for example; empty when it concerns the whole.
+    pub key: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl SinkConfigError {
+    /// An error about one key.
+    pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            message: message.into(),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Test servers, conformance suites and fault injection for litepost (never linked in production).

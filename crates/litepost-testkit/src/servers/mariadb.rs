@@ -1,0 +1,101 @@
+//! A MariaDB of the test's own, from the machine's binaries.
+//!
+//! Called by tests that need a real MySQL-like server. Invariant: it listens on loopback only and reads no
+//! configuration file of the machine.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::{Supervised, is_root, listens, new_folder, on_free_port, run, wait_until};
+
+/// The database that a new server has for tests.
+const DATABASE: &str = "litepost";
+
+/// A running MariaDB; it stops when this is dropped or the process ends.
+#[derive(Debug)]
+pub struct MariaDb {
+    port: u16,
+    _server: Supervised,
+}
+
+impl MariaDb {
+    /// Starts a new server with one empty database.
+    ///
+    /// # Panics
+    /// When MariaDB is not installed or does not start: a test must not pass without its server.
+    pub fn start() -> Self {
+        on_free_port(Self::try_start)
+    }
+
+    /// The port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A URL of the empty database as a user who may do everything.
+    pub fn url(&self) -> String {
+        format!("mysql://litepost:litepost@127.0.0.1:{}/{DATABASE}", self.port)
+    }
+
+    fn try_start(port: u16) -> Option<Self> {
+        let folder = new_folder("litepost-mariadb-");
+        let root = is_root();
+        if root {
+            run(&["chown".into(), "mysql".into(), folder.display().to_string()]);
+        }
+        let data = format!("--datadir={}", folder.join("data").display());
+        run(&as_server(
+            root,
+            "mariadb-install-db",
+            &["--no-defaults", &data, "--auth-root-authentication-method=normal", "--skip-test-db"],
+        ));
+        let socket = folder.join("mysqld.sock");
+        let server = Supervised::start("TERM", &folder, &as_server(root, "mariadbd", &server_arguments(&data, &socket, port).each_ref().map(String::as_str)));
+        let up = wait_until(&server, || listens(port) && client(&socket, "SELECT 1"));
+        if !up {
+            return None;
+        }
+        let grants = format!(
+            "CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4;
+             CREATE USER 'litepost'@'127.0.0.1' IDENTIFIED BY 'litepost';
+             GRANT ALL ON *.* TO 'litepost'@'127.0.0.1';"
+        );
+        assert!(client(&socket, &grants), "MariaDB refused its first statements: {}", server.log());
+        Some(Self { port, _server: server })
+    }
+}
+
+/// The server's command line without its program.
+fn server_arguments(data: &str, socket: &Path, port: u16) -> [String; 7] {
+    [
+        "--no-defaults".to_owned(),
+        data.to_owned(),
+        format!("--socket={}", socket.display()),
+        format!("--port={port}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        "--skip-name-resolve".to_owned(),
+        "--max-connections=300".to_owned(),
+    ]
+}
+
+/// Runs SQL as root over the socket; true when it succeeded.
+fn client(socket: &Path, sql: &str) -> bool {
+    Command::new("mariadb")
+        .args(["--no-defaults", "-u", "root", "-e", sql])
+        .arg(format!("--socket={}", socket.display()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// The command line that runs a server program, as the user `mysql` when the test is root.
+fn as_server(root: bool, program: &str, arguments: &[&str]) -> Vec<String> {
+    let mut command: Vec<String> = Vec::new();
+    if root {
+        command.extend(["setpriv", "--reuid=mysql", "--regid=mysql", "--clear-groups"].map(String::from));
+    }
+    command.push(program.to_owned());
+    command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+    command
+}
