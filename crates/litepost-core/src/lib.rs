@@ -18,7 +18,7 @@ pub use event::{Chunk, Event, EventRef, Payload};
 pub use filter::{TopicFilter, TopicPattern, TopicPatternError};
 pub use lanes::{Lane, Line, LineKind, Ordering, line_hash};
 pub use outcome::{DeadReason, Outcome, Rejection, RetryHint, Unavailable, UnavailableKind};
-pub use pipeline::PipelineConfig;
+pub use pipeline::{Pipeline, PipelineConfig};
 pub use ranges::SeqRanges;
 pub use retry::{BreakerPolicy, RetryPolicy};
 pub use statement::{Statement, StatementError, Value};

@@ -1,0 +1,182 @@
+//! What comes from the log: new events in order, and events of blocked lines that were asked for.
+
+use std::sync::Arc;
+
+use super::Pipeline;
+use super::types::{BlockedLine, BlockedState, DeadLetter, Health};
+use crate::{Chunk, DeadReason, Event, EventRef, Line, Millis, Now, Seq};
+
+impl Pipeline {
+    /// The next piece of the log. Answers [`super::Action::Read`].
+    ///
+    /// It must continue where the last one ended. A hole means that events were lost: what is before it is
+    /// delivered, and the destination stalls until an operator decides.
+    pub fn chunk(&mut self, chunk: &Arc<Chunk>, now: Now) {
+        self.reading = false;
+        self.last_activity = now.mono;
+        for (index, event) in chunk.events().iter().enumerate() {
+            let expected = self.scanned.next();
+            if event.seq < expected {
+                continue;
+            }
+            if event.seq > expected {
+                self.hole = Some(Health::Stalled {
+                    expected,
+                    found: event.seq,
+                });
+                return;
+            }
+            self.scanned = event.seq;
+            self.admit(chunk, index, event, now);
+        }
+        if !self.rebuilt && self.scanned >= self.rebuild_until {
+            self.finish_rebuild(now);
+        }
+    }
+
+    fn admit(&mut self, chunk: &Arc<Chunk>, index: usize, event: &Event, now: Now) {
+        let known = self.accounted(event.seq);
+        if !self.is_ours(event) {
+            if !known {
+                self.account(event.seq);
+                self.count(now, |c| c.unrouted += 1);
+            }
+            return;
+        }
+        if !self.blocked.is_empty() && self.joins_blocked_line(event, known, now) {
+            return;
+        }
+        if known {
+            return;
+        }
+        if let Some(defect) = &event.defect {
+            self.account(event.seq);
+            self.bury(letter(event.seq, DeadReason::Malformed, Some(defect)), now);
+        } else if event.deliver_after.is_some_and(|at| at > now.wall) {
+            self.schedule(event, now);
+        } else if is_expired(event, now) {
+            self.account(event.seq);
+            self.bury(letter(event.seq, DeadReason::Expired, None), now);
+        } else if let Some(event) = EventRef::new(chunk, index) {
+            self.window += event.weight();
+            let slot = self.slot_of(&event);
+            self.slots[slot].queue.push_back(event);
+        }
+    }
+
+    fn is_ours(&mut self, event: &Event) -> bool {
+        let matches = match &self.last_topic {
+            Some((topic, matches)) if Arc::ptr_eq(topic, &event.topic) => *matches,
+            _ => {
+                let matches = self.config.topics.matches(&event.topic);
+                self.last_topic = Some((Arc::clone(&event.topic), matches));
+                matches
+            }
+        };
+        matches && self.config.lane.owns(event, self.config.ordering)
+    }
+
+    /// Lets the event wait when its line is blocked. While lines found on disk are being rebuilt, an event before
+    /// the line's first one is settled already.
+    fn joins_blocked_line(&mut self, event: &Event, known: bool, now: Now) -> bool {
+        let line = Line::of(event, self.config.ordering);
+        match self.blocked.get(&line) {
+            Some(entry) if event.seq >= entry.row.first => {}
+            _ => return false,
+        }
+        self.blocked.wait(&line, event.seq, now, self.config.retry.longest_ms());
+        if !known {
+            self.account(event.seq);
+            self.save_line(&line, now.mono);
+        }
+        true
+    }
+
+    fn schedule(&mut self, event: &Event, now: Now) {
+        let line = Line::event(event.seq);
+        let row = BlockedLine {
+            first: event.seq,
+            waiting: 1,
+            state: BlockedState::Scheduled,
+            attempts: 0,
+            error_code: None,
+            error: None,
+            blocked_at: now.wall,
+            next_attempt: event.deliver_after.unwrap_or(now.wall),
+        };
+        self.account(event.seq);
+        self.blocked.add(&line, row, Some(event.seq), now, self.config.retry.longest_ms());
+        self.save_line(&line, now.mono);
+        self.unsaved.require_durable();
+    }
+
+    /// The log has been read again: lines in which nothing waits any more can go.
+    fn finish_rebuild(&mut self, now: Now) {
+        self.rebuilt = true;
+        for line in self.blocked.lines() {
+            self.release_if_empty(&line, now);
+        }
+    }
+
+    /// Rows that were asked for. Answers [`super::Action::Fetch`] with all of them or, when they are large, the
+    /// first few. A row that is missing is a loss like a hole in the log.
+    pub fn fetched(&mut self, events: Vec<EventRef>, now: Now) {
+        self.last_activity = now.mono;
+        let mut asked = self.fetching.take().unwrap_or_default();
+        let nothing = events.is_empty();
+        for event in events {
+            match asked.pop_front() {
+                Some((seq, _)) if seq == event.seq => {
+                    self.window += event.weight();
+                    let slot = self.slot_of(&event);
+                    self.slots[slot].due.push_back(event);
+                }
+                Some((expected, line)) => {
+                    let found = event.seq;
+                    self.hole = Some(Health::Stalled { expected, found });
+                    asked.push_front((expected, line));
+                    break;
+                }
+                None => break,
+            }
+        }
+        if let (true, Some(&(expected, _))) = (nothing, asked.front()) {
+            let found = Seq::ZERO;
+            self.hole = Some(Health::Stalled { expected, found });
+        }
+        // What was cut off goes back into its line, to be asked for again when what came has been answered.
+        for (_, line) in asked {
+            self.back_in_line(&line, now);
+        }
+    }
+
+    /// Marks the line's row for the next settlement.
+    pub(super) fn save_line(&mut self, line: &Line, now: Millis) {
+        if let Some(entry) = self.blocked.get(line) {
+            self.unsaved.block(line.clone(), entry.row.clone(), now);
+        }
+    }
+
+    /// Removes a line in which nothing waits, unless an operator holds it or it is not rebuilt yet.
+    pub(super) fn release_if_empty(&mut self, line: &Line, now: Now) {
+        let empty = self.blocked.get(line).is_some_and(|entry| entry.waiting.is_empty() && entry.row.state != BlockedState::Held);
+        if empty && self.rebuilt {
+            self.blocked.remove(line);
+            self.unsaved.release(line.clone(), now.mono);
+        }
+    }
+}
+
+pub(super) fn is_expired(event: &Event, now: Now) -> bool {
+    event.expires_at.is_some_and(|at| at <= now.wall)
+}
+
+pub(super) fn letter(seq: Seq, reason: DeadReason, error: Option<&str>) -> DeadLetter {
+    DeadLetter {
+        seq,
+        reason,
+        attempts: 0,
+        error_code: None,
+        error: error.map(Into::into),
+    }
+}

@@ -1,0 +1,200 @@
+//! What to do next: the one place where the pipeline asks for something.
+
+use super::admit::{is_expired, letter};
+use super::breaker::Permit;
+use super::slots::InFlight;
+use super::types::{Action, BlockedState, Delivery, DeliveryId, DeliveryOrder, Finish, Health, SettlementId};
+use super::{Phase, Pipeline, Saving};
+use crate::{DeadReason, EventRef, Line, Millis, Now, Seq};
+
+/// With nothing left to do the cursor is saved this soon. Not at once: at a thousand events a second each would
+/// find the lane idle, and a write per event is what producers would feel.
+const SAVE_IDLE_MS: i64 = 5;
+
+/// A line that is being released may send at least this many of its events at a time, however many lines are due.
+const RELEASE_AT_ONCE: usize = 64;
+
+impl Pipeline {
+    /// The next thing to do. Call until it answers [`Action::Wait`] or [`Action::Finished`].
+    pub fn poll(&mut self, now: Now) -> Action {
+        if self.phase == Phase::LeaseLost {
+            return Action::Finished(Finish::LeaseLost);
+        }
+        if let Some(action) = self.save_if_due(now) {
+            return action;
+        }
+        if self.phase == Phase::Stopping {
+            return self.wind_down();
+        }
+        let permit = self.breaker.permit(now.mono);
+        if matches!(permit, Permit::All | Permit::Probe) {
+            if let Some(delivery) = self.next_delivery(permit == Permit::Probe, now) {
+                return Action::Deliver(delivery);
+            }
+            // Building a delivery can bury expired events; that decision wants to be saved first.
+            if let Some(action) = self.save_if_due(now) {
+                return action;
+            }
+            if let Some(seqs) = self.next_fetch(now) {
+                return Action::Fetch { seqs };
+            }
+        }
+        let stalled = matches!(self.health(), Health::Stalled { .. });
+        if !self.reading && !stalled && self.window < self.config.window_bytes {
+            self.reading = true;
+            return Action::Read { after: self.scanned };
+        }
+        Action::Wait {
+            until: self.next_timer(permit),
+        }
+    }
+
+    fn wind_down(&self) -> Action {
+        let in_flight = self.slots.iter().any(|slot| slot.in_flight.is_some());
+        if in_flight || self.saving.is_some() || !self.unsaved.is_empty() {
+            Action::Wait { until: None }
+        } else {
+            Action::Finished(Finish::Shutdown)
+        }
+    }
+
+    fn save_if_due(&mut self, now: Now) -> Option<Action> {
+        if self.saving.is_some() || self.unsaved.is_empty() {
+            return None;
+        }
+        let due = self.unsaved.durable()
+            || self.phase == Phase::Stopping
+            || self.unsaved.events() >= self.config.save_after_events
+            || self.save_time().is_some_and(|at| at <= now.mono);
+        if !due {
+            return None;
+        }
+        self.next_id += 1;
+        let id = SettlementId(self.next_id);
+        let mut settlement = self.unsaved.take();
+        settlement.id = Some(id);
+        settlement.acked = self.acked;
+        settlement.acked_above = self.acked_above.clone();
+        self.saving = Some(Saving {
+            id,
+            durable: settlement.durable,
+        });
+        Some(Action::Settle(settlement))
+    }
+
+    fn save_time(&self) -> Option<Millis> {
+        let since = self.unsaved.since()?;
+        let latest = since.plus(self.config.save_after_ms);
+        Some(if self.quiet() {
+            latest.min(self.last_activity.plus(SAVE_IDLE_MS))
+        } else {
+            latest
+        })
+    }
+
+    /// Whether a delivery in order may leave: not while a decision it could pass is not on disk.
+    fn in_order_allowed(&self) -> bool {
+        !self.unsaved.durable() && !self.saving.as_ref().is_some_and(|saving| saving.durable)
+    }
+
+    fn next_delivery(&mut self, probe: bool, now: Now) -> Option<Delivery> {
+        for slot in 0..self.slots.len() {
+            loop {
+                let in_order_allowed = self.in_order_allowed();
+                let Some(order) = self.slots[slot].next_order(in_order_allowed) else { break };
+                let taken = self.slots[slot].take(order, &self.config, probe);
+                let events = self.drop_expired(taken, order, now);
+                // An expired event was buried: nothing may pass it before that is saved.
+                if order == DeliveryOrder::InOrder && !self.in_order_allowed() {
+                    for event in events.into_iter().rev() {
+                        self.slots[slot].queue.push_front(event);
+                    }
+                    break;
+                }
+                if events.is_empty() {
+                    continue;
+                }
+                self.next_id += 1;
+                let id = DeliveryId(self.next_id);
+                if probe {
+                    self.breaker.probing(id);
+                }
+                self.slots[slot].in_flight = Some(InFlight {
+                    id,
+                    order,
+                    events: events.clone(),
+                });
+                return Some(Delivery { id, slot, order, events });
+            }
+        }
+        None
+    }
+
+    fn drop_expired(&mut self, mut events: Vec<EventRef>, order: DeliveryOrder, now: Now) -> Vec<EventRef> {
+        if !events.iter().any(|event| is_expired(event, now)) {
+            return events;
+        }
+        let expired: Vec<EventRef> = events.extract_if(.., |event| is_expired(event, now)).collect();
+        for event in expired {
+            self.window = self.window.saturating_sub(event.weight());
+            self.bury(letter(event.seq, DeadReason::Expired, None), now);
+            match order {
+                DeliveryOrder::InOrder => self.account(event.seq),
+                DeliveryOrder::OutOfOrder => {
+                    let line = Line::of(&event, self.config.ordering);
+                    self.leave_line(&line, event.seq, now);
+                    self.back_in_line(&line, now);
+                }
+            }
+        }
+        events
+    }
+
+    /// Which rows of blocked lines to read: those that are due.
+    fn next_fetch(&mut self, now: Now) -> Option<Vec<Seq>> {
+        if self.fetching.is_some() || self.slots.iter().any(|slot| !slot.due.is_empty()) {
+            return None;
+        }
+        let limit = self.config.batch_events.max(1);
+        let longest = self.config.retry.longest_ms();
+        let due = self.blocked.due(now.mono, limit);
+        let share = (limit / due.len().max(1)).max(RELEASE_AT_ONCE);
+        let mut asked = Vec::new();
+        for line in due {
+            if asked.len() >= limit {
+                break;
+            }
+            self.blocked.update(&line, now, longest, |entry| {
+                // The wall clock may have been set back since the timer was armed.
+                if entry.row.state == BlockedState::Scheduled && entry.row.next_attempt > now.wall {
+                    return;
+                }
+                let most = if entry.row.state == BlockedState::Releasing { share } else { 1 };
+                let before = asked.len();
+                asked.extend(entry.waiting.iter().take(most).map(|&seq| (seq, line.clone())));
+                entry.travelling = asked.len() - before;
+            });
+        }
+        if asked.is_empty() {
+            return None;
+        }
+        asked.sort_unstable_by_key(|&(seq, _)| seq);
+        let seqs = asked.iter().map(|&(seq, _)| seq).collect();
+        self.fetching = Some(asked.into());
+        Some(seqs)
+    }
+
+    fn next_timer(&self, permit: Permit) -> Option<Millis> {
+        let save = if self.saving.is_none() { self.save_time() } else { None };
+        let probe = match permit {
+            Permit::NotBefore(at) => Some(at),
+            _ => None,
+        };
+        // While the destination is unavailable only the probe matters; due lines wait for it.
+        let due = match permit {
+            Permit::All | Permit::Probe if self.fetching.is_none() => self.blocked.next_due(),
+            _ => None,
+        };
+        [save, probe, due].into_iter().flatten().min()
+    }
+}
