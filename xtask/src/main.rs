@@ -1,2 +1,86 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands: `cargo xtask demo | test | ci | bench | docs | sim | setup`.
+//!
+//! Called by people and by `.ci/run`. Invariant: a command that could not do all of its work exits with
+//! something else than 0: 1 for a finding (a failing test, a broken rule), 2 for anything unexpected. Nothing
+//! is skipped because a program is missing: it is installed, or the command fails and says what to install.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people at a terminal")]
+#![allow(unreachable_pub, reason = "a binary has no outside to be reachable from")]
+
+mod bench;
+mod ci;
+mod clock;
+mod demo;
+mod docs;
+mod laws;
+mod quickstart;
+mod setup;
+mod shell;
+mod sim;
+mod summary;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The project's own commands.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Write orders and events, deliver them by a relay of its own, prove that nothing is lost or doubled
+    Demo(demo::Args),
+    /// Install what the tests need, then run every test of the project
+    Test(test::Args),
+    /// Everything that must hold before a change lands: format, lints, tests, docs, house rules, link laws
+    Ci(ci::Args),
+    /// Measure side by side with the peers; the figures go to target/bench/*.json
+    Bench(bench::Args),
+    /// Write the generated documentation anew
+    Docs(docs::Args),
+    /// Run the simulator of the delivery pipeline
+    Sim(sim::Args),
+    /// Only install what the tests need
+    Setup,
+    /// Only check the house rules
+    Tidy,
+}
+
+/// A finding: the work was done and something is not as it must be. Exit code 1; any other error is 2.
+#[derive(Debug)]
+struct Finding(String);
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Finding {}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Test(args) => test::run(&args),
+        Command::Ci(args) => ci::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Docs(args) => docs::run(&args),
+        Command::Sim(args) => sim::run(&args),
+        Command::Setup => setup::everything(),
+        Command::Tidy => tidy::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(if error.is::<Finding>() { 1 } else { 2 })
+        }
+    }
+}

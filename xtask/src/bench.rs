@@ -1,0 +1,148 @@
+//! `cargo xtask bench`: measure side by side with the peers, and keep the figures.
+//!
+//! Called by people. Invariant: a figure is kept with the machine, the versions and the date it belongs to, and
+//! a bench that fails leaves no file behind that looks like a result.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::shell::{cargo, command, read, shown, target, tee};
+use crate::{Finding, clock, setup};
+
+/// Options of `cargo xtask bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Which bench; all of them when left out
+    area: Option<String>,
+    /// Fewer rows and rounds: shows that the benches work, not what they measure
+    #[arg(long)]
+    quick: bool,
+    /// Only name the benches
+    #[arg(long)]
+    list: bool,
+}
+
+/// A bench target of the workspace.
+struct Bench {
+    package: String,
+    name: String,
+}
+
+/// Runs the benches and writes target/bench/NAME.json for each.
+pub fn run(args: &Args) -> Result<()> {
+    let benches = benches()?;
+    let known = benches.iter().map(|bench| bench.name.as_str()).collect::<Vec<_>>().join(", ");
+    if args.list {
+        println!("{known}");
+        return Ok(());
+    }
+    let wanted = |bench: &&Bench| args.area.as_ref().is_none_or(|area| bench.name == *area);
+    let chosen: Vec<&Bench> = benches.iter().filter(wanted).collect();
+    if chosen.is_empty() {
+        bail!("there is no such bench; there are: {known}");
+    }
+    setup::everything()?;
+    let python = setup::venv("bench")?.join("python");
+    let folder = target().join("bench");
+    std::fs::create_dir_all(&folder)?;
+    let machine = machine(&python)?;
+    let mut failed = Vec::new();
+    for bench in chosen {
+        if let Err(error) = one(bench, args.quick, &python, &folder, &machine) {
+            println!("{}: {error:#}", bench.name);
+            failed.push(bench.name.as_str());
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(Finding(format!("failed: {}", failed.join(", "))).into()) }
+}
+
+/// Runs one bench; the JSON objects among the lines it prints are its figures.
+fn one(bench: &Bench, quick: bool, python: &Path, folder: &Path, machine: &Value) -> Result<()> {
+    let mut command = cargo(&["bench", "--package", &bench.package, "--all-features", "--bench", &bench.name]);
+    command.env("LITEPOST_BENCH_PYTHON", python);
+    if quick {
+        command.args(["--", "--quick"]);
+    }
+    let file = folder.join(format!("{}.json", bench.name));
+    if file.exists() {
+        std::fs::remove_file(&file)?;
+    }
+    let (fine, output) = tee(&mut command)?;
+    if !fine {
+        bail!("`{}` failed", shown(&command));
+    }
+    let figures: Vec<Value> = figures(&output);
+    if figures.is_empty() {
+        bail!("it printed no figures");
+    }
+    let report =
+        json!({ "bench": bench.name, "quick": quick, "date": clock::date(), "machine": machine, "figures": figures });
+    std::fs::write(&file, format!("{report:#}\n"))?;
+    println!("{} figures in {}", report["figures"].as_array().map_or(0, Vec::len), file.display());
+    Ok(())
+}
+
+/// The lines of a bench's output that are JSON objects.
+fn figures(output: &str) -> Vec<Value> {
+    output.lines().filter(|line| line.starts_with('{')).filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// The bench targets, as cargo knows them.
+fn benches() -> Result<Vec<Bench>> {
+    let text = read(&mut cargo(&["metadata", "--format-version", "1", "--no-deps"]))?;
+    let metadata: Value = serde_json::from_str(&text)?;
+    let packages = metadata["packages"].as_array().context("cargo metadata without packages")?;
+    let mut benches = Vec::new();
+    for package in packages {
+        for target in package["targets"].as_array().into_iter().flatten() {
+            if target["kind"][0] == "bench" {
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                benches.push(Bench { package: text(&package["name"]), name: text(&target["name"]) });
+            }
+        }
+    }
+    Ok(benches)
+}
+
+/// What the figures belong to: processor, memory, kernel, file system, versions.
+fn machine(python: &Path) -> Result<Value> {
+    let line = |text: &str, start: &str| {
+        let found = text.lines().find(|line| line.starts_with(start)).and_then(|line| line.split_once(':'));
+        found.map(|(_, value)| value.trim().to_owned())
+    };
+    let ask = |program: &str, args: &[&str]| read(&mut command(program, args)).map(|text| text.trim().to_owned()).ok();
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let lock = read(&mut cargo(&["tree", "--workspace", "--all-features", "--prefix", "none", "--edges", "normal"]))?;
+    let version = |name: &str| {
+        lock.lines()
+            .find_map(|line| line.strip_prefix(&format!("{name} v")))
+            .map(|rest| rest.split(' ').next().unwrap_or_default().to_owned())
+    };
+    Ok(json!({
+        "processor": line(&processors, "model name"),
+        "cores": std::thread::available_parallelism()?.get(),
+        "memory": line(&memory, "MemTotal"),
+        "kernel": ask("uname", &["-sr"]),
+        "file_system": ask("stat", &["--file-system", "--format=%T", &target().display().to_string()]),
+        "commit": ask("git", &["rev-parse", "HEAD"]),
+        "rustc": ask("rustc", &["--version"]),
+        "rusqlite": version("rusqlite"),
+        "libsqlite3-sys": version("libsqlite3-sys"),
+        "python": ask(&python.display().to_string(), &["-c", "import sqlite3, sys; print(sys.version.split()[0], 'sqlite', sqlite3.sqlite_version)"]),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_json_objects_are_figures() {
+        let found = figures("running\n{\"name\": \"a\", \"p50_us\": 8.5}\n{broken\n  {\"no\": 1}\n{\"name\": \"b\"}");
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0]["p50_us"], 8.5);
+    }
+}

@@ -1,0 +1,76 @@
+//! `cargo xtask ci`: everything that must hold before a change lands, the same on every machine.
+//!
+//! Called by people before they push. Invariant: every step runs whatever became of the ones before it, and
+//! one failed step makes the run fail.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::shell::{cargo, command, root, run as sh};
+use crate::summary::Summary;
+use crate::{docs, laws, setup, test, tidy};
+
+/// Options of `cargo xtask ci`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Leave the tests out: only what needs no server (the exit code says nothing about tests then)
+    #[arg(long)]
+    without_tests: bool,
+}
+
+/// Runs every step.
+pub fn run(args: &Args) -> Result<()> {
+    let mut summary = Summary::default();
+    summary.step("format", format);
+    summary.step("house rules", tidy::run);
+    summary.step("link laws", laws::check);
+    summary.step("licences, bans, sources", dependencies);
+    summary.step("lints", lints);
+    summary.step("documentation", documentation);
+    summary.step("generated documents", docs::check);
+    if !args.without_tests {
+        summary.step("what the tests need", setup::everything);
+        test::all(&mut summary, setup::nextest().as_deref());
+    }
+    summary.close()
+}
+
+/// The manifests of the workspaces: the main one, and the adapters' once there is one.
+fn manifests() -> impl Iterator<Item = &'static str> {
+    ["Cargo.toml", "adapters/Cargo.toml"].into_iter().filter(|manifest| root().join(manifest).is_file())
+}
+
+fn format() -> Result<()> {
+    manifests().try_for_each(|manifest| sh(&mut cargo(&["fmt", "--all", "--check", "--manifest-path", manifest])))
+}
+
+fn lints() -> Result<()> {
+    manifests().try_for_each(|manifest| {
+        let scope = ["clippy", "--manifest-path", manifest, "--workspace", "--all-targets", "--all-features"];
+        sh(cargo(&scope).args(["--", "-D", "warnings"]))
+    })
+}
+
+fn documentation() -> Result<()> {
+    let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--all-features", "--document-private-items"]);
+    sh(doc.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// cargo-deny without the advisories' database, which lies outside the package registries; with it when the
+/// machine has fetched one.
+fn dependencies() -> Result<()> {
+    let deny = setup::deny()?;
+    sh(&mut command(&deny, &["--all-features", "check", "bans", "licenses", "sources"]))?;
+    let home =
+        std::env::var_os("CARGO_HOME").map(Into::into).or_else(|| std::env::home_dir().map(|home| home.join(".cargo")));
+    let databases = home.context("no home folder")?.join("advisory-dbs");
+    if Path::new(&databases).is_dir() {
+        return sh(&mut command(&deny, &["--all-features", "check", "--disable-fetch", "advisories"]));
+    }
+    println!(
+        "advisories: not checked, there is no database in {} (`cargo deny fetch db` makes one)",
+        databases.display()
+    );
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! `cargo xtask test`: install what is missing, then run every test of the project.
+//!
+//! Called by people, `ci` and `.ci/run`. Invariant: the exit code is 0 only when every test ran and passed;
+//! a part of the project that has no tests yet is not mentioned, one that has them is never left out.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::shell::{cargo, command, root, tee};
+use crate::summary::Summary;
+use crate::{quickstart, setup};
+
+/// Options of `cargo xtask test`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only tests whose name contains this (Rust tests of the main workspace only)
+    filter: Option<String>,
+}
+
+/// Runs everything, or what the filter names.
+pub fn run(args: &Args) -> Result<()> {
+    setup::everything()?;
+    let nextest = setup::nextest();
+    let mut summary = Summary::default();
+    if let Some(filter) = &args.filter {
+        summary.tests("Rust tests", || tee(&mut rust_tests(nextest.as_deref(), &["--workspace", filter])));
+    } else {
+        all(&mut summary, nextest.as_deref());
+    }
+    summary.close()
+}
+
+/// Every test of the project, as steps of `summary`. What they need is there already.
+pub fn all(summary: &mut Summary, nextest: Option<&[PathBuf]>) {
+    summary.tests("Rust tests", || tee(&mut rust_tests(nextest, &["--workspace"])));
+    summary.tests("documentation tests", || tee(&mut cargo(&["test", "--workspace", "--all-features", "--doc"])));
+    if root().join("adapters/Cargo.toml").is_file() {
+        let adapters = ["--manifest-path", "adapters/Cargo.toml", "--workspace"];
+        summary.tests("Rust tests of the adapters", || tee(&mut rust_tests(nextest, &adapters)));
+    }
+    summary.tests("quick starts", quickstart::test);
+    if root().join("clients/python").is_dir() {
+        summary.tests("Python tests", python_tests);
+    }
+}
+
+/// The command that runs Rust tests: nextest where it is to be had, else `cargo test`.
+fn rust_tests(nextest: Option<&[PathBuf]>, args: &[&str]) -> Command {
+    let Some(folders) = nextest else {
+        let mut command = cargo(&["test", "--all-features", "--no-fail-fast", "--lib", "--bins", "--tests"]);
+        command.args(args);
+        return command;
+    };
+    let mut command = cargo(&["nextest", "run", "--all-features", "--no-fail-fast", "--no-tests=fail"]);
+    command.args(args).env("PATH", path_with(folders));
+    command
+}
+
+fn path_with(folders: &[PathBuf]) -> OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all = folders.iter().cloned().chain(std::env::split_paths(&path));
+    std::env::join_paths(all).unwrap_or(path)
+}
+
+fn python_tests() -> Result<(bool, String)> {
+    let python = setup::venv("test")?.join("python");
+    let mut pytest = command(python, &["-m", "pytest", "-q", "-rs", "clients/python"]);
+    pytest.env("LITEPOST_BIN", quickstart::litepost()?);
+    tee(&mut pytest)
+}
