@@ -92,6 +92,8 @@ CREATE TABLE litepost_blocked (
   next_attempt INTEGER NOT NULL,
   PRIMARY KEY (destination, lane, line_kind, line)
 ) STRICT, WITHOUT ROWID;
+-- The delete guard asks for the lowest position that is blocked, once per row deleted.
+CREATE INDEX litepost_blocked_by_first ON litepost_blocked (first_seq);
 
 -- Events that could not be delivered, whole, for as long as an operator wants them.
 CREATE TABLE litepost_dead (
@@ -166,6 +168,13 @@ BEGIN
              AND created_at > NEW.created_at - (SELECT CAST(value AS INTEGER) FROM litepost_meta WHERE name = 'dedup_window_ms'))
       THEN RAISE(IGNORE)
   END;
+END;
+
+-- An explicit seq of -1 looks to the guard above like none at all.
+CREATE TRIGGER litepost_outbox_position AFTER INSERT ON litepost_outbox
+WHEN NEW.seq < 1
+BEGIN
+  SELECT RAISE(ABORT, 'litepost: seq is assigned by the log; leave it out of the INSERT');
 END;
 
 CREATE TRIGGER litepost_outbox_update BEFORE UPDATE ON litepost_outbox

@@ -1,1 +1,33 @@
 //! The post office for SQLite: write events in the transaction that writes your rows.
+//!
+//! An application calls [`enqueue`] with the transaction it has open. A relay (the `litepost` binary, or the crate
+//! `litepost-relay`) reads the log and delivers. Everything here is synchronous and stands on rusqlite; without the
+//! feature `rusqlite` only the driver-free half is left, for adapters to other drivers.
+
+mod clock;
+pub mod contract;
+mod enqueue_error;
+mod error;
+mod event;
+mod fault;
+pub mod ids;
+pub mod schema;
+
+#[cfg(feature = "rusqlite")]
+pub mod connection;
+#[cfg(feature = "rusqlite")]
+mod durable;
+#[cfg(feature = "rusqlite")]
+mod enqueue;
+#[cfg(feature = "rusqlite")]
+pub mod lanes;
+#[cfg(feature = "rusqlite")]
+pub mod log;
+
+pub use contract::Enqueued;
+pub use enqueue_error::EnqueueError;
+pub use error::StoreError;
+pub use event::{NewEvent, NewPayload};
+
+#[cfg(feature = "rusqlite")]
+pub use enqueue::{InTransaction, enqueue, enqueue_many};

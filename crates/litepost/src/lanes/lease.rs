@@ -1,0 +1,155 @@
+//! Leases: who may move a lane's cursor.
+//!
+//! ```text
+//!            acquire (free, or its pulse stood still for lease_ms of the observer's clock)
+//!   free ------------------------------------------------------------> held, token + 1
+//!    ^                                                                  |  renew: beat + 1
+//!    +------------------------------ release ---------------------------+
+//! ```
+//!
+//! No clock is ever written to be compared: an observer watches `(token, beat)` on its own monotonic clock, so a clock
+//! that is set changes nothing. A holder that was only slow finds its token gone at its next write and stops; until
+//! then two processes may believe they hold the lane, and the token decides.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::{Acquire, Beat, LaneStore, Lease, LeaseClaim};
+use crate::clock;
+use crate::error::{Doing as _, StoreError};
+use litepost_core::Millis;
+
+/// The row of a lane as far as leases are concerned. `owner` is `None` when it is free.
+struct Row {
+    owner: Option<String>,
+    holder: Option<String>,
+    token: i64,
+    beat: i64,
+    lease_ms: i64,
+}
+
+impl LaneStore {
+    /// Asks for a lane. Granted when it is free, or when its row still shows exactly the pulse `observed`, which the
+    /// caller has watched unchanged for its `lease_ms` on its own monotonic clock (or whose holder is known to be gone,
+    /// see [`super::holder_is_gone`]).
+    pub fn acquire(
+        &mut self,
+        destination: &str,
+        lane: u32,
+        claim: &LeaseClaim,
+        observed: Option<&Beat>,
+    ) -> Result<Acquire, StoreError> {
+        let doing = "acquiring a lease";
+        // A standby asks many times and gets nothing: it must not take the write lock for that.
+        let row = read(&self.connection, destination, lane)?;
+        if !row.is_free_for(observed) {
+            return Ok(Acquire::HeldBy(row.into_beat()));
+        }
+        let now = clock::wall();
+        let tx = self.write(doing)?;
+        let row = read(&tx, destination, lane)?;
+        if !row.is_free_for(observed) {
+            return Ok(Acquire::HeldBy(row.into_beat()));
+        }
+        let token = row.token + 1;
+        let changed = tx
+            .prepare_cached(
+                "UPDATE main.litepost_cursor SET owner = ?3, holder = ?4, token = ?5, beat = beat + 1, lease_ms = ?6, \
+                 renewed_at = ?7 WHERE destination = ?1 AND lane = ?2 AND token = ?5 - 1",
+            )
+            .and_then(|mut s| {
+                s.execute(params![destination, lane, claim.owner, claim.holder_json, token, claim.lease_ms, now.0])
+            })
+            .doing(doing)?;
+        if changed != 1 {
+            return Err(StoreError::UnknownLane {
+                destination: destination.into(),
+                lane,
+            });
+        }
+        tx.commit().doing(doing)?;
+        Ok(Acquire::Granted(Lease {
+            destination: destination.into(),
+            lane,
+            token,
+            owner: Arc::from(claim.owner.as_str()),
+            lease_ms: claim.lease_ms,
+        }))
+    }
+
+    /// Shows a pulse. False when the lease is gone.
+    pub fn renew(&mut self, lease: &Lease) -> Result<bool, StoreError> {
+        let now = clock::wall();
+        self.on_lease(
+            "renewing a lease",
+            "UPDATE main.litepost_cursor SET beat = beat + 1, renewed_at = ?5 \
+             WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4",
+            lease,
+            now,
+        )
+    }
+
+    /// Gives the lane back, so that another process need not wait. False when the lease was gone.
+    pub fn release(&mut self, lease: &Lease) -> Result<bool, StoreError> {
+        let now = clock::wall();
+        self.on_lease(
+            "releasing a lease",
+            "UPDATE main.litepost_cursor SET owner = NULL, holder = NULL, beat = beat + 1, renewed_at = ?5 \
+             WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4",
+            lease,
+            now,
+        )
+    }
+
+    fn on_lease(&mut self, doing: &'static str, sql: &str, lease: &Lease, now: Millis) -> Result<bool, StoreError> {
+        // A transaction of its own that begins IMMEDIATE: a bare UPDATE would read first and could fail for it.
+        let tx = self.write(doing)?;
+        let changed = tx
+            .prepare_cached(sql)
+            .and_then(|mut s| s.execute(params![&*lease.destination, lease.lane, lease.token, &*lease.owner, now.0]))
+            .doing(doing)?;
+        tx.commit().doing(doing)?;
+        Ok(changed == 1)
+    }
+}
+
+impl Row {
+    fn is_free_for(&self, observed: Option<&Beat>) -> bool {
+        self.owner.is_none() || observed.is_some_and(|seen| seen.token == self.token && seen.beat == self.beat)
+    }
+
+    fn into_beat(self) -> Beat {
+        Beat {
+            token: self.token,
+            beat: self.beat,
+            lease_ms: self.lease_ms,
+            owner: self.owner.unwrap_or_default(),
+            holder: self.holder,
+        }
+    }
+}
+
+fn read(connection: &Connection, destination: &str, lane: u32) -> Result<Row, StoreError> {
+    let found = connection
+        .prepare_cached(
+            "SELECT owner, holder, token, beat, lease_ms FROM main.litepost_cursor WHERE destination = ?1 AND lane = ?2",
+        )
+        .and_then(|mut s| {
+            s.query_row(params![destination, lane], |row| {
+                Ok(Row {
+                    owner: row.get(0)?,
+                    holder: row.get(1)?,
+                    token: row.get(2)?,
+                    beat: row.get(3)?,
+                    lease_ms: row.get(4)?,
+                })
+            })
+            .optional()
+        })
+        .doing("reading a lease")?;
+    found.ok_or_else(|| StoreError::UnknownLane {
+        destination: destination.into(),
+        lane,
+    })
+}

@@ -1,0 +1,157 @@
+//! The state of delivery: cursors, leases, blocked lines, dead letters. What a relay writes to the file.
+//!
+//! Called by the relay's store thread, which owns the process's only writing connection to the file. Invariant: every
+//! write names the fencing token it was granted and checks the rows it changed; a relay whose lease is gone changes
+//! nothing.
+
+mod holder;
+mod lease;
+mod prune;
+mod register;
+mod settle;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use litepost_core::Lane;
+use litepost_core::pipeline::Counters;
+use litepost_core::{Millis, Seq};
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::connection::{self, Access};
+use crate::durable::Durable;
+use crate::error::{Doing as _, StoreError};
+use crate::schema;
+
+pub use holder::{HolderInfo, holder_is_gone};
+pub use prune::{CheckpointResult, Mode, Retention};
+pub use settle::Settled;
+
+/// Where a new destination begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With the oldest event that is still in the log.
+    Earliest,
+    /// With the next event that is written.
+    Now,
+}
+
+/// Who asks for a lease.
+#[derive(Clone, Debug)]
+pub struct LeaseClaim {
+    /// Random identity of the process, see [`crate::ids::random_identity`].
+    pub owner: String,
+    /// Where the process runs: [`HolderInfo::to_json`].
+    pub holder_json: String,
+    /// How long an observer must have seen no beat before it may take over, milliseconds.
+    pub lease_ms: i64,
+}
+
+/// The pulse of a lease as an observer sees it: any change means that the holder lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// Fencing token.
+    pub token: i64,
+    /// Grows with each renewal.
+    pub beat: i64,
+    /// The holder's lease time, milliseconds.
+    pub lease_ms: i64,
+    /// The holder's identity.
+    pub owner: String,
+    /// Where the holder runs, as it says.
+    pub holder: Option<String>,
+}
+
+impl Beat {
+    /// Whether `self` and `other` are the same pulse: nothing has happened in between.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.token == other.token && self.beat == other.beat
+    }
+}
+
+/// The answer to [`LaneStore::acquire`].
+#[derive(Clone, Debug)]
+pub enum Acquire {
+    /// The lane is ours, under a token that is higher than any before.
+    Granted(Lease),
+    /// Another process has it. Watch it for its `lease_ms` on the monotonic clock and ask again with what was seen.
+    HeldBy(Beat),
+}
+
+/// A lane that was granted.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// The destination.
+    pub destination: Arc<str>,
+    /// The lane.
+    pub lane: u32,
+    /// Fencing token.
+    pub token: i64,
+    /// Identity it was granted to.
+    pub owner: Arc<str>,
+    /// Lease time, milliseconds: renew three times as often.
+    pub lease_ms: i64,
+}
+
+/// One row of `litepost_cursor` beside what [`litepost_core::pipeline::LaneState`] holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CursorRow {
+    /// The lane.
+    pub lane: Lane,
+    /// Delivery began behind this position.
+    pub start_after: Seq,
+    /// What became of the events so far.
+    pub counters: Counters,
+    /// Who has the lane, if anybody.
+    pub held_by: Option<Beat>,
+    /// `closed`, `open`, `half_open`, `stalled`.
+    pub state: String,
+    /// Why.
+    pub state_error: Option<String>,
+    /// Since when.
+    pub state_since: Option<Millis>,
+    /// When the row was last settled.
+    pub updated_at: Millis,
+}
+
+/// The relay's one writing connection to a file.
+#[derive(Debug)]
+pub struct LaneStore {
+    connection: Connection,
+    durable: Durable,
+    busy_timeout_ms: u32,
+}
+
+impl LaneStore {
+    /// Opens the store of `path`, which must be migrated.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        Self::open_with(path, connection::DEFAULT_BUSY_TIMEOUT_MS)
+    }
+
+    /// As [`LaneStore::open`], waiting for a lock for `busy_timeout_ms`.
+    pub fn open_with(path: impl AsRef<Path>, busy_timeout_ms: u32) -> Result<Self, StoreError> {
+        let connection = connection::Options::new(Access::ReadWrite)
+            .busy_timeout_ms(busy_timeout_ms)
+            .open(path)?;
+        schema::require_current(&connection)?;
+        // Under WAL a cursor that is lost in a power cut costs a redelivery, and what must not be lost is synced by
+        // `settle`. A rollback journal without full syncs could damage the file.
+        let wal = connection::journal_mode(&connection)? == "wal";
+        connection
+            .pragma_update(None, "synchronous", if wal { "NORMAL" } else { "FULL" })
+            .doing("opening the database")?;
+        Ok(Self {
+            connection,
+            durable: Durable::default(),
+            busy_timeout_ms,
+        })
+    }
+
+    /// A write transaction: IMMEDIATE, so that it waits for the lock at its beginning and cannot fail for it later.
+    fn write(&mut self, doing: &'static str) -> Result<rusqlite::Transaction<'_>, StoreError> {
+        self.connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .doing(doing)
+    }
+}

@@ -1,0 +1,142 @@
+//! Housekeeping: deletes what every destination has settled, and moves the WAL into the database.
+//!
+//! Called by the relay between batches. Invariant: events go from the oldest on, only what the guards in the database
+//! allow, never the newest, never one that a deduplication window still needs; one call holds the write lock for at
+//! most 500 rows.
+
+use litepost_core::Millis;
+use rusqlite::{OptionalExtension as _, Transaction, params};
+
+use super::LaneStore;
+use crate::connection::set_patience;
+use crate::error::{Doing as _, StoreError};
+
+/// What is kept although every destination has settled it. An event stays while either says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Events younger than this, milliseconds by their `created_at`; `None`: none for their age.
+    pub retain_ms: Option<i64>,
+    /// The newest so many; `None`: none for their number (the very newest stays always).
+    pub retain_rows: Option<i64>,
+}
+
+/// How a checkpoint is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Moves what it can and waits for nobody.
+    Passive,
+    /// Waits a moment for readers and shrinks the -wal to nothing.
+    Truncate,
+}
+
+/// What a checkpoint came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointResult {
+    /// Frames in the WAL; 0 when the file has none.
+    pub wal_frames: i64,
+    /// Of them, how many have been moved.
+    pub moved: i64,
+    /// Whether somebody stood in the way.
+    pub busy: bool,
+}
+
+/// Most rows in one transaction: 0.4 ms of write lock.
+const MAX_ROWS: u32 = 500;
+
+/// How long a truncating checkpoint waits for readers. It holds the write lock meanwhile, so producers wait with it.
+const TRUNCATE_PATIENCE_MS: u32 = 64;
+
+impl LaneStore {
+    /// Deletes at most `limit` (at most 500) of the oldest events that nobody needs; returns how many. Call again while
+    /// it returns `limit`.
+    pub fn prune(&mut self, keep: Retention, now_wall: Millis, limit: u32) -> Result<u32, StoreError> {
+        let doing = "pruning the log";
+        let limit = limit.min(MAX_ROWS);
+        // Most calls find nothing to do, and must not take the write lock to say so.
+        let snapshot = self.connection.unchecked_transaction().doing(doing)?;
+        let idle = prunable_up_to(&snapshot, keep, now_wall, limit)?.is_none();
+        snapshot.commit().doing(doing)?;
+        if idle {
+            return Ok(0);
+        }
+        let tx = self.write(doing)?;
+        let Some(last) = prunable_up_to(&tx, keep, now_wall, limit)? else {
+            return Ok(0);
+        };
+        let deleted = tx
+            .prepare_cached("DELETE FROM main.litepost_outbox WHERE seq <= ?1")
+            .and_then(|mut s| s.execute([last]))
+            .doing(doing)?;
+        tx.commit().doing(doing)?;
+        Ok(u32::try_from(deleted).unwrap_or(u32::MAX))
+    }
+
+    /// Moves the WAL into the database. Does nothing in rollback mode.
+    pub fn checkpoint(&mut self, mode: Mode) -> Result<CheckpointResult, StoreError> {
+        let doing = "checkpointing";
+        let (sql, patience) = match mode {
+            Mode::Passive => ("PRAGMA main.wal_checkpoint(PASSIVE)", None),
+            Mode::Truncate => ("PRAGMA main.wal_checkpoint(TRUNCATE)", Some(TRUNCATE_PATIENCE_MS)),
+        };
+        if let Some(ms) = patience {
+            set_patience(&mut self.connection, ms.min(self.busy_timeout_ms)).doing(doing)?;
+        }
+        let result = self.connection.query_row(sql, [], |row| {
+            let (busy, frames, moved): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(CheckpointResult {
+                wal_frames: frames.max(0),
+                moved: moved.max(0),
+                busy: busy != 0,
+            })
+        });
+        if patience.is_some() {
+            set_patience(&mut self.connection, self.busy_timeout_ms).doing(doing)?;
+        }
+        match result.doing(doing) {
+            // Another connection is checkpointing: the work is being done.
+            Err(StoreError::Busy { .. }) => Ok(CheckpointResult {
+                wal_frames: 0,
+                moved: 0,
+                busy: true,
+            }),
+            other => other,
+        }
+    }
+}
+
+/// The last position of the next range to delete; `None` when there is none.
+fn prunable_up_to(tx: &Transaction<'_>, keep: Retention, now: Millis, limit: u32) -> Result<Option<i64>, StoreError> {
+    let doing = "pruning the log";
+    // What the guards allow: settled by all, before every blocked event, not the newest. No cursor: nothing is settled.
+    let allowed: (Option<i64>, Option<i64>) = tx
+        .prepare_cached(
+            "SELECT (SELECT min(seq) FROM main.litepost_outbox), \
+             (SELECT min(bound) FROM ( \
+                SELECT coalesce(min(acked), 0) AS bound FROM main.litepost_cursor \
+                UNION ALL SELECT min(first_seq) - 1 FROM main.litepost_blocked \
+                UNION ALL SELECT max(seq) - max(1, ?1) FROM main.litepost_outbox))",
+        )
+        .and_then(|mut s| s.query_row([keep.retain_rows.unwrap_or(1)], |row| Ok((row.get(0)?, row.get(1)?))))
+        .doing(doing)?;
+    let (Some(first), Some(bound)) = allowed else { return Ok(None) };
+    let last = bound.min(first.saturating_add(i64::from(limit)) - 1);
+    if limit == 0 || last < first {
+        return Ok(None);
+    }
+    // The first event that is kept ends the range, since the log must have no holes. An event from the future was
+    // written by a clock that is wrong; it is kept no longer than the others.
+    let cutoff = keep.retain_ms.map_or(i64::MAX, |ms| now.0.saturating_sub(ms));
+    let future = keep.retain_ms.map_or(i64::MAX, |ms| now.0.saturating_add(ms));
+    let kept: Option<i64> = tx
+        .prepare_cached(
+            "SELECT seq FROM main.litepost_outbox WHERE seq BETWEEN ?1 AND ?2 AND ( \
+                (created_at > ?3 AND created_at <= ?4) \
+                OR (dedup_key IS NOT NULL AND created_at > ?5 - \
+                    (SELECT CAST(value AS INTEGER) FROM main.litepost_meta WHERE name = 'dedup_window_ms'))) \
+             ORDER BY seq LIMIT 1",
+        )
+        .and_then(|mut s| s.query_row(params![first, last, cutoff, future, now.0], |row| row.get(0)).optional())
+        .doing(doing)?;
+    let last = kept.map_or(last, |kept| last.min(kept - 1));
+    Ok((last >= first).then_some(last))
+}

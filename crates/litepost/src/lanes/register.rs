@@ -1,0 +1,177 @@
+//! Registers destinations and loads the durable state of a lane.
+
+use std::collections::BTreeMap;
+
+use litepost_core::pipeline::{BlockedLine, BlockedState, Counters, LaneState};
+use litepost_core::{Lane, Line, LineKind, Millis, Seq, SeqRanges};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::{Beat, CursorRow, LaneStore, Start};
+use crate::clock;
+use crate::error::{Doing as _, StoreError};
+
+impl LaneStore {
+    /// Makes the rows of a destination's lanes. Does nothing when they are there; an error when it has another number
+    /// of lanes, since then no row's progress could be told.
+    pub fn register(&mut self, destination: &str, lanes: u32, start: Start) -> Result<(), StoreError> {
+        let doing = "registering a destination";
+        if lanes == 0 || lanes > MAX_LANES {
+            return Err(StoreError::BadSetting {
+                setting: "lanes",
+                rule: "between 1 and 1024",
+            });
+        }
+        // Most starts find everything in place, and must not wait for the write lock to say so.
+        if rows_of(&self.connection, destination, lanes)?.len() == lanes as usize {
+            return Ok(());
+        }
+        let now = clock::wall();
+        let tx = self.write(doing)?;
+        let found = rows_of(&tx, destination, lanes)?;
+        let begin = match (found.iter().map(|&(_, start_after)| start_after).min(), start) {
+            // A row of a known destination is gone: from its beginning on, rather than past anything.
+            (Some(first), _) => first,
+            (None, Start::Earliest) => tx
+                .query_row("SELECT coalesce(min(seq), 1) - 1 FROM main.litepost_outbox", [], |row| row.get(0))
+                .doing(doing)?,
+            (None, Start::Now) => tx
+                .query_row("SELECT coalesce(max(seq), 0) FROM main.litepost_outbox", [], |row| row.get(0))
+                .doing(doing)?,
+        };
+        {
+            let mut insert = tx
+                .prepare_cached(
+                    "INSERT INTO main.litepost_cursor (destination, lane, lanes, start_after, acked, updated_at) \
+                     VALUES (?1, ?2, ?3, ?4, ?4, ?5)",
+                )
+                .doing(doing)?;
+            for lane in (0..lanes).filter(|lane| !found.iter().any(|(have, _)| have == lane)) {
+                insert.execute(params![destination, lane, lanes, begin, now.0]).doing(doing)?;
+            }
+        }
+        tx.commit().doing(doing)
+    }
+
+    /// The durable state of a lane, in one snapshot.
+    pub fn load(&self, destination: &str, lane: u32) -> Result<(LaneState, CursorRow), StoreError> {
+        let doing = "loading a lane";
+        let snapshot = self.connection.unchecked_transaction().doing(doing)?;
+        let found = snapshot
+            .prepare_cached(
+                "SELECT lanes, start_after, acked, acked_above, delivered, dead, expired, skipped, unrouted, owner, holder, \
+                 token, beat, lease_ms, state, state_error, state_since, updated_at \
+                 FROM main.litepost_cursor WHERE destination = ?1 AND lane = ?2",
+            )
+            .and_then(|mut s| s.query_row(params![destination, lane], |row| cursor(row, lane)).optional())
+            .doing(doing)?;
+        let Some((acked, above, row)) = found else {
+            return Err(StoreError::UnknownLane {
+                destination: destination.into(),
+                lane,
+            });
+        };
+        let acked_above = SeqRanges::parse(&above).ok_or(StoreError::BadState {
+            table: "litepost_cursor",
+            column: "acked_above",
+        })?;
+        let blocked = blocked(&snapshot, destination, lane)?;
+        snapshot.commit().doing(doing)?;
+        Ok((LaneState { acked, acked_above, blocked }, row))
+    }
+}
+
+/// More lanes than any machine has use for; a typo, not a plan.
+const MAX_LANES: u32 = 1_024;
+
+/// The lanes a destination has: number and where delivery began.
+fn rows_of(connection: &Connection, destination: &str, asked: u32) -> Result<Vec<(u32, i64)>, StoreError> {
+    let doing = "registering a destination";
+    let mut statement = connection
+        .prepare_cached("SELECT lane, lanes, start_after FROM main.litepost_cursor WHERE destination = ?1")
+        .doing(doing)?;
+    let mut rows = statement.query([destination]).doing(doing)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().doing(doing)? {
+        let (lane, lanes, start_after) = (row.get(0).doing(doing)?, row.get(1).doing(doing)?, row.get(2).doing(doing)?);
+        if lanes != asked {
+            return Err(StoreError::LaneCount {
+                destination: destination.into(),
+                found: lanes,
+                asked,
+            });
+        }
+        found.push((lane, start_after));
+    }
+    Ok(found)
+}
+
+fn cursor(row: &Row<'_>, lane: u32) -> rusqlite::Result<(Seq, String, CursorRow)> {
+    let owner: Option<String> = row.get(9)?;
+    let held_by = match owner {
+        Some(owner) => Some(Beat {
+            owner,
+            holder: row.get(10)?,
+            token: row.get(11)?,
+            beat: row.get(12)?,
+            lease_ms: row.get(13)?,
+        }),
+        None => None,
+    };
+    let cursor = CursorRow {
+        lane: Lane {
+            index: lane,
+            count: row.get(0)?,
+        },
+        start_after: Seq(row.get(1)?),
+        counters: Counters {
+            delivered: row.get(4)?,
+            dead: row.get(5)?,
+            expired: row.get(6)?,
+            skipped: row.get(7)?,
+            unrouted: row.get(8)?,
+        },
+        held_by,
+        state: row.get(14)?,
+        state_error: row.get(15)?,
+        state_since: row.get::<_, Option<i64>>(16)?.map(Millis),
+        updated_at: Millis(row.get(17)?),
+    };
+    Ok((Seq(row.get(2)?), row.get(3)?, cursor))
+}
+
+fn blocked(connection: &Connection, destination: &str, lane: u32) -> Result<BTreeMap<Line, BlockedLine>, StoreError> {
+    let doing = "loading blocked lines";
+    let bad = |column| StoreError::BadState {
+        table: "litepost_blocked",
+        column,
+    };
+    let mut statement = connection
+        .prepare_cached(
+            "SELECT line_kind, line, first_seq, waiting, state, attempts, error_code, error, blocked_at, next_attempt \
+             FROM main.litepost_blocked WHERE destination = ?1 AND lane = ?2",
+        )
+        .doing(doing)?;
+    let mut rows = statement.query(params![destination, lane]).doing(doing)?;
+    let mut lines = BTreeMap::new();
+    while let Some(row) = rows.next().doing(doing)? {
+        let kind: String = row.get(0).doing(doing)?;
+        let name: String = row.get(1).doing(doing)?;
+        let state: String = row.get(4).doing(doing)?;
+        let line = Line {
+            kind: LineKind::parse(&kind).ok_or_else(|| bad("line_kind"))?,
+            name: name.into(),
+        };
+        let waits = BlockedLine {
+            first: Seq(row.get(2).doing(doing)?),
+            waiting: row.get(3).doing(doing)?,
+            state: BlockedState::parse(&state).ok_or_else(|| bad("state"))?,
+            attempts: row.get(5).doing(doing)?,
+            error_code: row.get(6).doing(doing)?,
+            error: row.get(7).doing(doing)?,
+            blocked_at: Millis(row.get(8).doing(doing)?),
+            next_attempt: Millis(row.get(9).doing(doing)?),
+        };
+        lines.insert(line, waits);
+    }
+    Ok(lines)
+}

@@ -1,0 +1,189 @@
+//! Settling: writes what the pipelines decided, one transaction for all lanes that have something to say.
+//!
+//! Called by the relay's store thread. Invariant: an item whose lease is gone writes nothing and harms no other; a
+//! dead letter is copied whole from the log or the whole transaction fails; what is marked durable is on the disk when
+//! this returns.
+
+use litepost_core::pipeline::{BlockedLine, DeadLetter, Settlement};
+use litepost_core::{Line, Millis, Seq};
+use rusqlite::{OptionalExtension as _, Transaction, params};
+
+use super::{LaneStore, Lease};
+use crate::error::{Doing as _, StoreError};
+
+const DOING: &str = "settling";
+
+/// What became of one item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It is written.
+    Committed,
+    /// Another process has the lane: nothing of it is written.
+    LeaseLost,
+}
+
+/// Ranges above a cursor that are saved; what is beyond is delivered again after a crash.
+const MAX_RANGES: usize = 1_000;
+
+impl LaneStore {
+    /// Writes `items` in one transaction. When it fails, nothing is written and all of them may be tried again.
+    pub fn settle(&mut self, items: &[(&Lease, &Settlement)], now_wall: Millis) -> Result<Vec<Settled>, StoreError> {
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tx = self.write(DOING)?;
+        let mut settled = Vec::with_capacity(items.len());
+        for (lease, settlement) in items {
+            settled.push(settle_one(&tx, lease, settlement, now_wall)?);
+        }
+        tx.commit().doing(DOING)?;
+        let durable = |(item, outcome): (&(&Lease, &Settlement), &Settled)| item.1.durable && *outcome == Settled::Committed;
+        if items.iter().zip(&settled).any(durable) {
+            self.durable.sync(&self.connection)?;
+        }
+        Ok(settled)
+    }
+
+    /// Writes what the destination looks like. `since` moves only when the state changes. False when the lease is gone.
+    pub fn set_health(
+        &mut self,
+        lease: &Lease,
+        state: &str,
+        error: Option<&str>,
+        now_wall: Millis,
+    ) -> Result<bool, StoreError> {
+        let doing = "writing the state of a destination";
+        let tx = self.write(doing)?;
+        let changed = tx
+            .prepare_cached(
+                "UPDATE main.litepost_cursor SET state_since = CASE WHEN state = ?5 THEN coalesce(state_since, ?7) ELSE ?7 END, \
+                 state = ?5, state_error = ?6 WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4",
+            )
+            .and_then(|mut s| {
+                s.execute(params![&*lease.destination, lease.lane, lease.token, &*lease.owner, state, error, now_wall.0])
+            })
+            .doing(doing)?;
+        tx.commit().doing(doing)?;
+        Ok(changed == 1)
+    }
+}
+
+fn settle_one(tx: &Transaction<'_>, lease: &Lease, settlement: &Settlement, now: Millis) -> Result<Settled, StoreError> {
+    if !move_cursor(tx, lease, settlement, now)? {
+        return Ok(Settled::LeaseLost);
+    }
+    for (line, waits) in &settlement.blocked {
+        block(tx, lease, line, waits)?;
+    }
+    for line in &settlement.released {
+        tx.prepare_cached(
+            "DELETE FROM main.litepost_blocked WHERE destination = ?1 AND lane = ?2 AND line_kind = ?3 AND line = ?4",
+        )
+        .and_then(|mut s| s.execute(params![&*lease.destination, lease.lane, line.kind.as_str(), &*line.name]))
+        .doing(DOING)?;
+    }
+    for letter in &settlement.dead {
+        bury(tx, lease, letter, now)?;
+    }
+    Ok(Settled::Committed)
+}
+
+/// The compare-and-set that everything else hangs on.
+fn move_cursor(tx: &Transaction<'_>, lease: &Lease, settlement: &Settlement, now: Millis) -> Result<bool, StoreError> {
+    let added = &settlement.added;
+    let changed = tx
+        .prepare_cached(
+            "UPDATE main.litepost_cursor SET acked = ?5, acked_above = ?6, delivered = delivered + ?7, dead = dead + ?8, \
+             expired = expired + ?9, skipped = skipped + ?10, unrouted = unrouted + ?11, updated_at = ?12 \
+             WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4 AND acked <= ?5",
+        )
+        .and_then(|mut s| {
+            s.execute(params![
+                &*lease.destination,
+                lease.lane,
+                lease.token,
+                &*lease.owner,
+                settlement.acked.0,
+                settlement.acked_above.to_text(MAX_RANGES),
+                added.delivered,
+                added.dead,
+                added.expired,
+                added.skipped,
+                added.unrouted,
+                now.0,
+            ])
+        })
+        .doing(DOING)?;
+    if changed == 1 {
+        return Ok(true);
+    }
+    // Either the lease is gone, which happens, or the cursor stands further on, which must not.
+    let found: Option<i64> = tx
+        .prepare_cached(
+            "SELECT acked FROM main.litepost_cursor WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4",
+        )
+        .and_then(|mut s| {
+            s.query_row(params![&*lease.destination, lease.lane, lease.token, &*lease.owner], |row| row.get(0))
+                .optional()
+        })
+        .doing(DOING)?;
+    match found {
+        None => Ok(false),
+        Some(found) => Err(StoreError::CursorBack {
+            destination: lease.destination.to_string(),
+            lane: lease.lane,
+            found: Seq(found),
+            asked: settlement.acked,
+        }),
+    }
+}
+
+fn block(tx: &Transaction<'_>, lease: &Lease, line: &Line, waits: &BlockedLine) -> Result<(), StoreError> {
+    tx.prepare_cached(
+        "INSERT OR REPLACE INTO main.litepost_blocked (destination, lane, line_kind, line, first_seq, waiting, state, \
+         attempts, error_code, error, blocked_at, next_attempt) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+    )
+    .and_then(|mut s| {
+        s.execute(params![
+            &*lease.destination,
+            lease.lane,
+            line.kind.as_str(),
+            &*line.name,
+            waits.first.0,
+            waits.waiting,
+            waits.state.as_str(),
+            waits.attempts,
+            waits.error_code,
+            waits.error,
+            waits.blocked_at.0,
+            waits.next_attempt.0,
+        ])
+    })
+    .doing(DOING)?;
+    Ok(())
+}
+
+/// Copies the event as it stands in the log. The copy is made inside SQLite, so no byte of it can change on the way.
+fn bury(tx: &Transaction<'_>, lease: &Lease, letter: &DeadLetter, now: Millis) -> Result<(), StoreError> {
+    let copied = tx
+        .prepare_cached(
+            "INSERT INTO main.litepost_dead (destination, lane, reason, attempts, error_code, error, dead_at, seq, id, topic, \
+             key, type, payload, headers, version, dedup_key, source, created_at, deliver_after, expires_at) \
+             SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, seq, id, topic, key, type, payload, headers, version, dedup_key, source, \
+             created_at, deliver_after, expires_at FROM main.litepost_outbox WHERE seq = ?8",
+        )
+        .and_then(|mut s| {
+            s.execute(params![
+                &*lease.destination,
+                lease.lane,
+                letter.reason.as_str(),
+                letter.attempts,
+                letter.error_code,
+                letter.error,
+                now.0,
+                letter.seq.0,
+            ])
+        })
+        .doing(DOING)?;
+    if copied == 1 { Ok(()) } else { Err(StoreError::EventMissing { seq: letter.seq }) }
+}

@@ -1,0 +1,154 @@
+//! Reads the log: once per process, in chunks that every destination shares.
+//!
+//! Called by the relay's reader thread. Invariant: what is read is one snapshot per call, ascending and complete from
+//! the first position asked for; a row that is wrong is delivered with its defect named and never an error, since one
+//! bad row must not stop the others.
+
+mod decode;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use litepost_core::{Chunk, EventRef, Seq};
+use rusqlite::{Connection, OptionalExtension as _};
+
+use crate::connection::{self, Access};
+use crate::durable::Durable;
+use crate::error::{Doing as _, StoreError};
+use crate::schema;
+use decode::Decoder;
+
+const DOING: &str = "reading the log";
+
+/// The columns in the order the decoder reads them.
+macro_rules! select_events {
+    ($rest:literal) => {
+        concat!(
+            "SELECT seq, id, topic, key, type, payload, headers, version, source, created_at, deliver_after, expires_at \
+             FROM main.litepost_outbox ",
+            $rest
+        )
+    };
+}
+
+const READ_AFTER: &str = select_events!("WHERE seq > ?1 ORDER BY seq LIMIT ?2");
+const READ_ONE: &str = select_events!("WHERE seq = ?1");
+
+/// Reads events. One thread, one connection.
+#[derive(Debug)]
+pub struct LogReader {
+    connection: Connection,
+    durable: Durable,
+    decoder: Decoder,
+}
+
+impl LogReader {
+    /// Opens the log of `path`, which must be migrated.
+    ///
+    /// The connection can write as far as SQLite is concerned, since only such a one may recover a WAL that a crash left
+    /// behind; nothing here does.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let connection = connection::open(path, Access::ReadWrite)?;
+        schema::require_current(&connection)?;
+        // From now on SQLite itself refuses a write through this connection.
+        connection.pragma_update(None, "query_only", true).doing(DOING)?;
+        Ok(Self {
+            connection,
+            durable: Durable::default(),
+            decoder: Decoder::default(),
+        })
+    }
+
+    /// The events behind `after`: at most `max_events` of them, and no further one once they weigh `max_bytes`. A single
+    /// event is returned whatever it weighs. Empty when there is none.
+    pub fn read_after(&mut self, after: Seq, max_events: usize, max_bytes: usize) -> Result<Arc<Chunk>, StoreError> {
+        let limit = i64::try_from(max_events).unwrap_or(i64::MAX);
+        let mut statement = self.connection.prepare_cached(READ_AFTER).doing(DOING)?;
+        let mut rows = statement.query([after.0, limit]).doing(DOING)?;
+        let mut batch = self.decoder.batch();
+        while let Some(row) = rows.next().doing(DOING)? {
+            batch.push(row).doing(DOING)?;
+            if batch.weight() >= max_bytes {
+                break;
+            }
+        }
+        Ok(batch.finish())
+    }
+
+    /// These rows, ascending, in one snapshot. A row that is gone is left out.
+    pub fn fetch(&mut self, seqs: &[Seq]) -> Result<Vec<EventRef>, StoreError> {
+        let snapshot = self.connection.unchecked_transaction().doing(DOING)?;
+        let mut batch = self.decoder.batch();
+        {
+            let mut statement = snapshot.prepare_cached(READ_ONE).doing(DOING)?;
+            let mut wanted = seqs.to_vec();
+            wanted.sort_unstable();
+            wanted.dedup();
+            for seq in wanted {
+                let mut rows = statement.query([seq.0]).doing(DOING)?;
+                if let Some(row) = rows.next().doing(DOING)? {
+                    batch.push(row).doing(DOING)?;
+                }
+            }
+        }
+        snapshot.commit().doing(DOING)?;
+        let chunk = batch.finish();
+        Ok((0..chunk.events().len()).filter_map(|at| EventRef::new(&chunk, at)).collect())
+    }
+
+    /// The newest position; [`Seq::ZERO`] when the log is empty.
+    pub fn head(&self) -> Result<Seq, StoreError> {
+        Ok(self.position("SELECT max(seq) FROM main.litepost_outbox")?.unwrap_or(Seq::ZERO))
+    }
+
+    /// The oldest position that has not been pruned.
+    pub fn tail(&self) -> Result<Option<Seq>, StoreError> {
+        self.position("SELECT min(seq) FROM main.litepost_outbox")
+    }
+
+    fn position(&self, sql: &str) -> Result<Option<Seq>, StoreError> {
+        let mut statement = self.connection.prepare_cached(sql).doing(DOING)?;
+        let found: Option<i64> = statement.query_row([], |row| row.get(0)).doing(DOING)?;
+        Ok(found.map(Seq))
+    }
+
+    /// Changes whenever another connection has committed to the file: cheap to ask.
+    pub fn data_version(&self) -> Result<i64, StoreError> {
+        let mut statement = self.connection.prepare_cached("PRAGMA main.data_version").doing(DOING)?;
+        statement.query_row([], |row| row.get(0)).doing(DOING)
+    }
+
+    /// Makes everything read so far survive a power cut. To be called before it leaves this machine.
+    pub fn make_durable(&mut self) -> Result<(), StoreError> {
+        self.durable.sync(&self.connection)
+    }
+
+    /// The journal mode of the file, in lower case.
+    pub fn journal_mode(&self) -> Result<String, StoreError> {
+        connection::journal_mode(&self.connection)
+    }
+
+    /// Random id of the outbox file.
+    pub fn origin(&self) -> Result<String, StoreError> {
+        self.meta("origin")
+    }
+
+    /// Incarnation of the outbox file: grows when a restored or copied file is adopted.
+    pub fn epoch(&self) -> Result<i64, StoreError> {
+        self.meta("epoch")?.parse().map_err(|_| StoreError::BadState {
+            table: "litepost_meta",
+            column: "epoch",
+        })
+    }
+
+    fn meta(&self, name: &str) -> Result<String, StoreError> {
+        let found: Option<String> = self
+            .connection
+            .query_row("SELECT value FROM main.litepost_meta WHERE name = ?1", [name], |row| row.get(0))
+            .optional()
+            .doing("reading the file's identity")?;
+        found.ok_or_else(|| StoreError::SchemaDamaged {
+            missing: format!("litepost_meta.{name}"),
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! Turns rows into events, fast: payloads share one buffer per chunk, topics and types are interned.
+//!
+//! Used by the log reader. Invariant: payload bytes are those in the row, always; text that is no UTF-8 elsewhere makes
+//! the event defective, with the text as near as Unicode can say it.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use litepost_core::{Chunk, Event, Millis, Payload, Seq};
+use rusqlite::Row;
+use rusqlite::types::ValueRef;
+
+/// Few distinct texts, often: topics and types.
+#[derive(Debug, Default)]
+struct Interner {
+    known: HashMap<Box<[u8]>, Arc<str>>,
+    last: Option<Arc<str>>,
+}
+
+impl Interner {
+    /// Names that hold more than this are no topics; start over rather than grow.
+    const LIMIT: usize = 4_096;
+
+    /// The shared text, and whether it was valid UTF-8.
+    fn intern(&mut self, bytes: &[u8]) -> (Arc<str>, bool) {
+        if let Some(last) = self.last.as_ref().filter(|last| last.as_bytes() == bytes) {
+            return (Arc::clone(last), true);
+        }
+        if let Some(known) = self.known.get(bytes) {
+            self.last = Some(Arc::clone(known));
+            return (Arc::clone(known), true);
+        }
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            return (String::from_utf8_lossy(bytes).into(), false);
+        };
+        if self.known.len() >= Self::LIMIT {
+            self.known.clear();
+        }
+        let shared: Arc<str> = text.into();
+        self.known.insert(bytes.into(), Arc::clone(&shared));
+        self.last = Some(Arc::clone(&shared));
+        (shared, true)
+    }
+}
+
+/// What is kept from chunk to chunk.
+#[derive(Debug, Default)]
+pub(super) struct Decoder {
+    topics: Interner,
+    kinds: Interner,
+    /// How large the last chunk was: the next is likely as large.
+    last_events: usize,
+    last_bytes: usize,
+}
+
+impl Decoder {
+    pub(super) fn batch(&mut self) -> Batch<'_> {
+        let (events, bytes) = (self.last_events, self.last_bytes);
+        Batch {
+            decoder: self,
+            events: Vec::with_capacity(events),
+            payloads: Vec::with_capacity(events),
+            buffer: BytesMut::with_capacity(bytes),
+            weight: 0,
+        }
+    }
+}
+
+/// A chunk in the making.
+pub(super) struct Batch<'a> {
+    decoder: &'a mut Decoder,
+    events: Vec<Event>,
+    /// Where each payload lies in the buffer.
+    payloads: Vec<Range<usize>>,
+    buffer: BytesMut,
+    weight: usize,
+}
+
+impl Batch<'_> {
+    pub(super) fn weight(&self) -> usize {
+        self.weight
+    }
+
+    pub(super) fn push(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
+        let mut defects = Defects::default();
+        let seq = Seq(row.get(0)?);
+        let id = text(row.get_ref(1)?, "id", &mut defects).unwrap_or_default();
+        let topic = interned(&mut self.decoder.topics, row.get_ref(2)?, "topic", &mut defects);
+        let key = text(row.get_ref(3)?, "key", &mut defects);
+        let kind = interned(&mut self.decoder.kinds, row.get_ref(4)?, "type", &mut defects);
+        let start = self.buffer.len();
+        let is_text = match row.get_ref(5)? {
+            ValueRef::Text(bytes) => {
+                self.buffer.extend_from_slice(bytes);
+                true
+            }
+            ValueRef::Blob(bytes) => {
+                self.buffer.extend_from_slice(bytes);
+                false
+            }
+            other => {
+                defects.add("payload", &format!("is {}, neither TEXT nor BLOB", other.data_type()));
+                true
+            }
+        };
+        // The bytes move into their place when the buffer is complete.
+        let placeholder = Bytes::new();
+        let event = Event {
+            seq,
+            id,
+            topic,
+            key,
+            kind,
+            payload: if is_text { Payload::Text(placeholder) } else { Payload::Blob(placeholder) },
+            headers: text(row.get_ref(6)?, "headers", &mut defects),
+            version: integer(row.get_ref(7)?),
+            source: text(row.get_ref(8)?, "source", &mut defects),
+            created_at: Millis(integer(row.get_ref(9)?).unwrap_or(0)),
+            deliver_after: integer(row.get_ref(10)?).map(Millis),
+            expires_at: integer(row.get_ref(11)?).map(Millis),
+            defect: defects.finish(),
+        };
+        self.payloads.push(start..self.buffer.len());
+        self.weight += event.weight() + (self.buffer.len() - start);
+        self.events.push(event);
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> Arc<Chunk> {
+        self.decoder.last_events = self.events.len();
+        self.decoder.last_bytes = self.buffer.len();
+        let buffer = self.buffer.freeze();
+        for (event, range) in self.events.iter_mut().zip(self.payloads) {
+            let (Payload::Text(bytes) | Payload::Blob(bytes)) = &mut event.payload;
+            *bytes = buffer.slice(range);
+        }
+        Chunk::new(self.events)
+    }
+}
+
+/// What is wrong with a row.
+#[derive(Default)]
+struct Defects(Option<String>);
+
+impl Defects {
+    fn add(&mut self, column: &str, problem: &str) {
+        let text = self.0.get_or_insert_default();
+        if !text.is_empty() {
+            text.push_str("; ");
+        }
+        text.push_str(column);
+        text.push(' ');
+        text.push_str(problem);
+    }
+
+    fn finish(self) -> Option<Box<str>> {
+        self.0.map(String::into_boxed_str)
+    }
+}
+
+fn text(value: ValueRef<'_>, column: &str, defects: &mut Defects) -> Option<Box<str>> {
+    match value {
+        ValueRef::Text(bytes) => Some(std::str::from_utf8(bytes).map_or_else(
+            |_| {
+                defects.add(column, "is no valid UTF-8");
+                String::from_utf8_lossy(bytes).into()
+            },
+            Into::into,
+        )),
+        // The table is STRICT: anything else is NULL.
+        _ => None,
+    }
+}
+
+fn interned(interner: &mut Interner, value: ValueRef<'_>, column: &str, defects: &mut Defects) -> Arc<str> {
+    let bytes = match value {
+        ValueRef::Text(bytes) => bytes,
+        _ => b"",
+    };
+    let (shared, valid) = interner.intern(bytes);
+    if !valid {
+        defects.add(column, "is no valid UTF-8");
+    }
+    shared
+}
+
+fn integer(value: ValueRef<'_>) -> Option<i64> {
+    match value {
+        ValueRef::Integer(number) => Some(number),
+        _ => None,
+    }
+}
