@@ -1,0 +1,46 @@
+//! Which statements may be delivered: those that can neither end the batch's transaction nor outlive it in the session.
+//!
+//! Called by `translate`. Invariant: whatever passes here runs inside the transaction that also writes the ledger row,
+//! so both commit or neither does.
+
+use super::lexer::{Kind, Token};
+use super::{Dialect, DialectError};
+
+const TRANSACTION: &str = "it would end the transaction in which the batch and its ledger row commit together";
+const SESSION: &str = "it changes the session or the file and not rows";
+const IMPLICIT: &str = "MySQL commits before and after it, so it cannot be applied exactly once; run it by hand";
+const PROTOCOL: &str = "it needs a protocol of its own";
+
+/// The statement's own tokens: blank ones and trailing semicolons removed. Exactly one statement, and an allowed one.
+pub(super) fn single<'t, 'a>(tokens: &'t [Token<'a>], dialect: Dialect) -> Result<Vec<&'t Token<'a>>, DialectError> {
+    let mut statement: Vec<&Token<'_>> = Vec::with_capacity(tokens.len());
+    let mut ended = false;
+    for token in tokens.iter().filter(|t| !t.is_blank()) {
+        match token.kind {
+            Kind::Semicolon => ended = !statement.is_empty(),
+            _ if ended => return Err(DialectError::Several),
+            _ => statement.push(token),
+        }
+    }
+    let verb = statement.iter().find(|t| t.text != "(").ok_or(DialectError::Empty)?;
+    let word = verb.text.to_ascii_uppercase();
+    match refusal(&word, dialect) {
+        Some(why) => Err(DialectError::Refused { verb: word, dialect: dialect.name(), why }),
+        None => Ok(statement),
+    }
+}
+
+fn refusal(verb: &str, dialect: Dialect) -> Option<&'static str> {
+    match verb {
+        "BEGIN" | "START" | "COMMIT" | "END" | "ROLLBACK" | "ABORT" | "SAVEPOINT" | "RELEASE" | "XA" => Some(TRANSACTION),
+        "PREPARE" | "EXECUTE" | "DEALLOCATE" | "SET" | "RESET" | "DISCARD" | "USE" | "PRAGMA" | "ATTACH" | "DETACH"
+        | "LISTEN" | "UNLISTEN" | "DECLARE" | "FETCH" | "MOVE" | "CLOSE" | "VACUUM" | "LOAD" | "EXPLAIN" => Some(SESSION),
+        "COPY" => Some(PROTOCOL),
+        // MySQL has many statements that commit by themselves, and more with each release: name what does not.
+        _ if matches!(dialect, Dialect::MySql(_)) => {
+            let safe = ["INSERT", "REPLACE", "UPDATE", "DELETE", "WITH", "SELECT", "VALUES", "DO"];
+            (!safe.contains(&verb)).then_some(IMPLICIT)
+        }
+        _ => None,
+    }
+}
