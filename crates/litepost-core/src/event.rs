@@ -133,10 +133,7 @@ impl EventRef {
     /// Refers to `chunk.events()[index]`; `None` when there is no such event.
     #[must_use]
     pub fn new(chunk: &Arc<Chunk>, index: usize) -> Option<Self> {
-        (index < chunk.events.len()).then(|| Self {
-            chunk: Arc::clone(chunk),
-            index,
-        })
+        (index < chunk.events.len()).then(|| Self { chunk: Arc::clone(chunk), index })
     }
 }
 

@@ -33,10 +33,7 @@ impl TopicPattern {
         if text.contains('\0') {
             return Err(TopicPatternError::Nul);
         }
-        Ok(Self {
-            text: text.into(),
-            parts: text.split('*').map(Into::into).collect(),
-        })
+        Ok(Self { text: text.into(), parts: text.split('*').map(Into::into).collect() })
     }
 
     /// Whether `topic` matches.
@@ -75,20 +72,12 @@ impl TopicFilter {
     /// Takes every topic.
     #[must_use]
     pub fn all() -> Self {
-        Self {
-            patterns: vec![TopicPattern {
-                text: "*".into(),
-                parts: vec!["".into(), "".into()],
-            }],
-        }
+        Self { patterns: vec![TopicPattern { text: "*".into(), parts: vec!["".into(), "".into()] }] }
     }
 
     /// Takes what any of `patterns` matches.
     pub fn parse<S: AsRef<str>>(patterns: impl IntoIterator<Item = S>) -> Result<Self, TopicPatternError> {
-        let patterns = patterns
-            .into_iter()
-            .map(|p| TopicPattern::parse(p.as_ref()))
-            .collect::<Result<_, _>>()?;
+        let patterns = patterns.into_iter().map(|p| TopicPattern::parse(p.as_ref())).collect::<Result<_, _>>()?;
         Ok(Self { patterns })
     }
 
@@ -98,10 +87,7 @@ impl TopicFilter {
         Self {
             patterns: names
                 .into_iter()
-                .map(|name| TopicPattern {
-                    text: name.as_ref().into(),
-                    parts: vec![name.as_ref().into()],
-                })
+                .map(|name| TopicPattern { text: name.as_ref().into(), parts: vec![name.as_ref().into()] })
                 .collect(),
         }
     }

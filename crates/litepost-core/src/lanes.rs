@@ -70,10 +70,7 @@ impl Line {
     /// The line that one event forms by itself.
     #[must_use]
     pub fn event(seq: Seq) -> Self {
-        Self {
-            kind: LineKind::Event,
-            name: seq.to_string().into_boxed_str(),
-        }
+        Self { kind: LineKind::Event, name: seq.to_string().into_boxed_str() }
     }
 
     /// The line `event` stands in under `ordering`.
@@ -141,9 +138,7 @@ pub fn line_hash(event: &Event, ordering: Ordering) -> u64 {
 fn fnv1a(bytes: &[u8]) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0000_0100_0000_01b3;
-    bytes
-        .iter()
-        .fold(OFFSET, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+    bytes.iter().fold(OFFSET, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }
 
 #[cfg(test)]

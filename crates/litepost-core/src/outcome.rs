@@ -46,30 +46,19 @@ impl Rejection {
     /// A rejection that the retry policy decides about.
     #[must_use]
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            code: code.into(),
-            message: message.into(),
-            retry: RetryHint::Policy,
-            retry_after_ms: None,
-        }
+        Self { code: code.into(), message: message.into(), retry: RetryHint::Policy, retry_after_ms: None }
     }
 
     /// A rejection that no retry can change.
     #[must_use]
     pub fn never(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            retry: RetryHint::Never,
-            ..Self::new(code, message)
-        }
+        Self { retry: RetryHint::Never, ..Self::new(code, message) }
     }
 
     /// A rejection that waits for something outside the event.
     #[must_use]
     pub fn hold(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            retry: RetryHint::Hold,
-            ..Self::new(code, message)
-        }
+        Self { retry: RetryHint::Hold, ..Self::new(code, message) }
     }
 }
 
@@ -88,11 +77,7 @@ impl Unavailable {
     /// An unavailability without a wish for a pause.
     #[must_use]
     pub fn new(kind: UnavailableKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            retry_after_ms: None,
-        }
+        Self { kind, message: message.into(), retry_after_ms: None }
     }
 }
 

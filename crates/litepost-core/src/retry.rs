@@ -21,13 +21,7 @@ pub struct RetryPolicy {
 impl Default for RetryPolicy {
     /// 5, 10, 20, 40, 80 … seconds as caps, at most 10 minutes; a dead letter after 10 attempts.
     fn default() -> Self {
-        Self {
-            first_ms: 5_000,
-            factor: 2.0,
-            cap_ms: 600_000,
-            max_attempts: Some(10),
-            max_age_ms: None,
-        }
+        Self { first_ms: 5_000, factor: 2.0, cap_ms: 600_000, max_attempts: Some(10), max_age_ms: None }
     }
 }
 
@@ -96,14 +90,22 @@ fn backoff_ms(first_ms: i64, factor: f64, cap: i64, attempts: u32, chance: f64) 
     scaled(cap_ms(first_ms, factor, cap, attempts), chance)
 }
 
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "milliseconds far below 2^53; `as` saturates")]
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "milliseconds far below 2^53; `as` saturates"
+)]
 fn cap_ms(first_ms: i64, factor: f64, cap: i64, attempts: u32) -> i64 {
     let exponent = i32::try_from(attempts.saturating_sub(1)).unwrap_or(i32::MAX);
     let grown = first_ms.max(0) as f64 * factor.max(1.0).powi(exponent);
     (grown.min(cap.max(0) as f64)) as i64
 }
 
-#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "milliseconds far below 2^53; `as` saturates")]
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "milliseconds far below 2^53; `as` saturates"
+)]
 fn scaled(ms: i64, chance: f64) -> i64 {
     (ms as f64 * chance.clamp(0.0, 1.0)) as i64
 }

@@ -66,7 +66,9 @@ pub enum StatementError {
     #[error("the payload of a statement event must be a JSON object {{\"sql\": \"…\", \"args\": […]}}: {0}")]
     Json(#[from] serde_json::Error),
     /// A whole number that does not fit 64 bits: sending it as a float would change it.
-    #[error("argument {position}: the integer {literal} does not fit 64 bits; send it as text or as {{\"$decimal\": \"{literal}\"}}")]
+    #[error(
+        "argument {position}: the integer {literal} does not fit 64 bits; send it as text or as {{\"$decimal\": \"{literal}\"}}"
+    )]
     IntegerRange {
         /// Which argument, from 1.
         position: usize,
@@ -103,10 +105,7 @@ impl Statement {
     /// A statement with positional values.
     #[must_use]
     pub fn new(sql: impl Into<String>, args: Vec<Value>) -> Self {
-        Self {
-            sql: sql.into(),
-            args: Args::Positional(args),
-        }
+        Self { sql: sql.into(), args: Args::Positional(args) }
     }
 
     /// Reads a payload.
@@ -205,17 +204,11 @@ fn parse_value(position: usize, raw: &str) -> Result<Value, StatementError> {
             problem: "an array is no bind value; wrap a document as {\"$json\": …}".into(),
         }),
         _ if raw.bytes().all(|b| b.is_ascii_digit() || b == b'-') => {
-            raw.parse().map(Value::Integer).map_err(|_| StatementError::IntegerRange {
-                position,
-                literal: raw.into(),
-            })
+            raw.parse().map(Value::Integer).map_err(|_| StatementError::IntegerRange { position, literal: raw.into() })
         }
         _ => match raw.parse::<f64>() {
             Ok(real) if real.is_finite() => Ok(Value::Real(real)),
-            _ => Err(StatementError::RealRange {
-                position,
-                literal: raw.into(),
-            }),
+            _ => Err(StatementError::RealRange { position, literal: raw.into() }),
         },
     }
 }
@@ -231,10 +224,7 @@ fn parse_tagged(position: usize, raw: &str) -> Result<Value, StatementError> {
     }
     let text: String = serde_json::from_str(body.get())?;
     match tag.as_str() {
-        "$blob" => BASE64
-            .decode(&text)
-            .map(Value::Blob)
-            .map_err(|e| problem(format!("$blob is no base64: {e}"))),
+        "$blob" => BASE64.decode(&text).map(Value::Blob).map_err(|e| problem(format!("$blob is no base64: {e}"))),
         "$float" => match text.as_str() {
             "nan" => Ok(Value::Real(f64::NAN)),
             "inf" => Ok(Value::Real(f64::INFINITY)),
@@ -250,9 +240,7 @@ fn parse_tagged(position: usize, raw: &str) -> Result<Value, StatementError> {
         }
         "$timestamp" => Ok(Value::Timestamp(text)),
         "$uuid" => Ok(Value::Uuid(text)),
-        _ => Err(problem(format!(
-            "{tag:?} is unknown; known are $blob, $float, $decimal, $timestamp, $uuid, $json"
-        ))),
+        _ => Err(problem(format!("{tag:?} is unknown; known are $blob, $float, $decimal, $timestamp, $uuid, $json"))),
     }
 }
 
@@ -343,8 +331,15 @@ mod tests {
     #[test]
     fn a_number_is_exact_or_refused() {
         assert_eq!(
-            Statement::parse(r#"{"sql":"x","args":[9223372036854775807, -9223372036854775808, 1.0, 1e3]}"#).unwrap().args,
-            Args::Positional(vec![Value::Integer(i64::MAX), Value::Integer(i64::MIN), Value::Real(1.0), Value::Real(1000.0)])
+            Statement::parse(r#"{"sql":"x","args":[9223372036854775807, -9223372036854775808, 1.0, 1e3]}"#)
+                .unwrap()
+                .args,
+            Args::Positional(vec![
+                Value::Integer(i64::MAX),
+                Value::Integer(i64::MIN),
+                Value::Real(1.0),
+                Value::Real(1000.0)
+            ])
         );
         assert_eq!(
             error("[1, 1180591620717411303424]"),

@@ -20,10 +20,7 @@ impl Pipeline {
                 continue;
             }
             if event.seq > expected {
-                self.hole = Some(Health::Stalled {
-                    expected,
-                    found: event.seq,
-                });
+                self.hole = Some(Health::Stalled { expected, found: event.seq });
                 return;
             }
             self.scanned = event.seq;
@@ -49,14 +46,10 @@ impl Pipeline {
         if known {
             return;
         }
-        if let Some(defect) = &event.defect {
-            self.account(event.seq);
-            self.bury(letter(event.seq, DeadReason::Malformed, Some(defect)), now);
-        } else if event.deliver_after.is_some_and(|at| at > now.wall) {
+        // Even when its time has come: which way an event leaves must not depend on a clock, or a destination with
+        // a watermark could meet it again on the other way after a crash.
+        if event.deliver_after.is_some() {
             self.schedule(event, now);
-        } else if is_expired(event, now) {
-            self.account(event.seq);
-            self.bury(letter(event.seq, DeadReason::Expired, None), now);
         } else if let Some(event) = EventRef::new(chunk, index) {
             self.window += event.weight();
             let slot = self.slot_of(&event);
@@ -159,7 +152,10 @@ impl Pipeline {
 
     /// Removes a line in which nothing waits, unless an operator holds it or it is not rebuilt yet.
     pub(super) fn release_if_empty(&mut self, line: &Line, now: Now) {
-        let empty = self.blocked.get(line).is_some_and(|entry| entry.waiting.is_empty() && entry.row.state != BlockedState::Held);
+        let empty = self
+            .blocked
+            .get(line)
+            .is_some_and(|entry| entry.waiting.is_empty() && entry.row.state != BlockedState::Held);
         if empty && self.rebuilt {
             self.blocked.remove(line);
             self.unsaved.release(line.clone(), now.mono);
@@ -167,16 +163,14 @@ impl Pipeline {
     }
 }
 
-pub(super) fn is_expired(event: &Event, now: Now) -> bool {
-    event.expires_at.is_some_and(|at| at <= now.wall)
-}
-
-pub(super) fn letter(seq: Seq, reason: DeadReason, error: Option<&str>) -> DeadLetter {
-    DeadLetter {
-        seq,
-        reason,
-        attempts: 0,
-        error_code: None,
-        error: error.map(Into::into),
-    }
+/// The dead letter that an event becomes without being tried, when its row is unusable or its time has passed.
+///
+/// What the destination's watermark had passed at the start (`applied`) has been applied, however late it is now.
+pub(super) fn unfit(event: &Event, applied: Seq, now: Now) -> Option<DeadLetter> {
+    let (reason, error) = match &event.defect {
+        Some(defect) => (DeadReason::Malformed, Some(defect.to_string())),
+        None if event.seq > applied && event.expires_at.is_some_and(|at| at <= now.wall) => (DeadReason::Expired, None),
+        None => return None,
+    };
+    Some(DeadLetter { seq: event.seq, reason, attempts: 0, error_code: None, error })
 }

@@ -28,13 +28,19 @@ impl Pipeline {
         let Some(slot) = self.slots.iter().position(|slot| slot.in_flight.as_ref().is_some_and(|f| f.id == id)) else {
             return;
         };
-        let Some(InFlight { order, events, .. }) = self.slots[slot].in_flight.take() else { return };
+        let Some(InFlight { order, events, .. }) = self.slots[slot].in_flight.take() else {
+            return;
+        };
         self.last_activity = now.mono;
         let outcomes = checked(outcomes, events.len());
         let mut tally = Tally::default();
         match order {
-            DeliveryOrder::InOrder => self.in_order(slot, events, outcomes, &mut tally, now, chance),
-            DeliveryOrder::OutOfOrder => self.out_of_order(slot, events, outcomes, &mut tally, now, chance),
+            DeliveryOrder::InOrder => {
+                self.in_order(slot, events, outcomes, &mut tally, now, chance);
+            }
+            DeliveryOrder::OutOfOrder => {
+                self.out_of_order(slot, events, outcomes, &mut tally, now, chance);
+            }
         }
         if tally.trouble.as_ref().is_some_and(|t| t.kind == UnavailableKind::Fenced) {
             self.phase = Phase::LeaseLost;
@@ -53,7 +59,24 @@ impl Pipeline {
     ) {
         let mut back = VecDeque::new();
         let mut blocked_some = false;
+        // The lines of events that did not go through.
+        let mut failed: Vec<Line> = Vec::new();
         for (event, outcome) in events.into_iter().zip(outcomes) {
+            if outcome != Outcome::Delivered || !failed.is_empty() {
+                let line = Line::of(&event, self.config.ordering);
+                if failed.contains(&line) {
+                    // Whatever the sink did behind a failed event of the line, this one waits for its turn: at
+                    // worst it is delivered twice.
+                    if let Outcome::Unavailable(trouble) = outcome {
+                        tally.trouble.get_or_insert(trouble);
+                    }
+                    back.push_back(event);
+                    continue;
+                }
+                if outcome != Outcome::Delivered {
+                    failed.push(line);
+                }
+            }
             match outcome {
                 Outcome::Delivered => {
                     tally.progress = true;
@@ -64,11 +87,6 @@ impl Pipeline {
                 Outcome::Rejected(rejection) => {
                     tally.progress = true;
                     let line = Line::of(&event, self.config.ordering);
-                    if self.blocked.get(&line).is_some() {
-                        // It should not have been tried; it waits behind the first of its line, without blame.
-                        back.push_back(event);
-                        continue;
-                    }
                     self.window = self.window.saturating_sub(event.weight());
                     self.account(event.seq);
                     self.reject_first(&line, event.seq, rejection, now, chance);
@@ -152,9 +170,10 @@ impl Pipeline {
         for (event, outcome) in events.into_iter().zip(outcomes) {
             self.window = self.window.saturating_sub(event.weight());
             let line = Line::of(&event, self.config.ordering);
-            let delivered = outcome == Outcome::Delivered;
+            let front = self.is_front(&line, event.seq);
+            let delivered = front && outcome == Outcome::Delivered;
             match outcome {
-                Outcome::Delivered => {
+                Outcome::Delivered if front => {
                     tally.progress = true;
                     self.count(now, |c| c.delivered += 1);
                     self.leave_line(&line, event.seq, now);
@@ -166,7 +185,10 @@ impl Pipeline {
                 Outcome::Unavailable(trouble) => {
                     tally.trouble.get_or_insert(trouble);
                 }
-                Outcome::Deferred => {}
+                // Delivered although it is not the front: the sink went on behind a failed event. A line is recorded by
+                // its first unsettled event alone, so this one cannot be; it is delivered again in its turn. A
+                // duplicate, not a loss.
+                Outcome::Delivered | Outcome::Deferred => {}
             }
             self.back_in_line(&line, now);
             if !delivered && !failed.contains(&line) {
@@ -179,7 +201,7 @@ impl Pipeline {
     }
 
     /// Takes the later events of failed lines out of the slot: they must not overtake.
-    fn recall(&mut self, slot: usize, failed: &[Line], now: Now) {
+    pub(super) fn recall(&mut self, slot: usize, failed: &[Line], now: Now) {
         let due = std::mem::take(&mut self.slots[slot].due);
         for event in due {
             let line = Line::of(&event, self.config.ordering);
@@ -192,12 +214,19 @@ impl Pipeline {
         }
     }
 
-    /// An event of a blocked line is settled; what waits behind it may leave.
+    /// Whether `seq` is what a blocked line tries next.
+    pub(super) fn is_front(&self, line: &Line, seq: Seq) -> bool {
+        self.blocked.get(line).is_some_and(|entry| entry.waiting.front() == Some(&seq))
+    }
+
+    /// The front of a blocked line is settled; what waits behind it may leave.
     pub(super) fn leave_line(&mut self, line: &Line, seq: Seq, now: Now) {
         let longest = self.config.retry.longest_ms();
         self.blocked.update(line, now, longest, |entry| {
-            // The front, unless a destination took a later event before an earlier one.
-            entry.waiting.retain(|&waiting| waiting != seq);
+            debug_assert_eq!(entry.waiting.front(), Some(&seq), "only the front of a line may leave it");
+            entry.waiting.pop_front();
+            // Saved as it is when the line is empty for the moment: while it is rebuilt from the log, or held.
+            entry.row.first = seq.next();
             entry.row.state = BlockedState::Releasing;
             entry.row.attempts = 0;
             entry.row.next_attempt = now.wall;
@@ -221,7 +250,9 @@ impl Pipeline {
 
     /// A rejection of an event whose line was blocked before.
     fn reject_again(&mut self, line: &Line, seq: Seq, rejection: Rejection, now: Now, chance: &mut dyn FnMut() -> f64) {
-        let Some(entry) = self.blocked.get(line) else { return };
+        let Some(entry) = self.blocked.get(line) else {
+            return;
+        };
         if entry.waiting.front() != Some(&seq) {
             // It should not have been tried: an earlier event of its line has just failed.
             return;
@@ -251,7 +282,9 @@ impl Pipeline {
                 Verdict::Dead(_) => row = Some(entry.row.clone()),
             }
         });
-        let (Some(row), Verdict::Dead(reason), true) = (row, verdict, dead) else { return };
+        let (Some(row), Verdict::Dead(reason), true) = (row, verdict, dead) else {
+            return;
+        };
         self.bury(obituary(seq, reason, attempts.saturating_add(1), &row), now);
         self.leave_line(line, seq, now);
         if hold_line {
@@ -264,7 +297,14 @@ impl Pipeline {
         }
     }
 
-    fn judge(&self, rejection: &Rejection, attempts: u32, holds: u32, age_ms: i64, chance: &mut dyn FnMut() -> f64) -> Verdict {
+    fn judge(
+        &self,
+        rejection: &Rejection,
+        attempts: u32,
+        holds: u32,
+        age_ms: i64,
+        chance: &mut dyn FnMut() -> f64,
+    ) -> Verdict {
         let retry = &self.config.retry;
         match rejection.retry {
             RetryHint::Never => Verdict::Dead(DeadReason::Permanent),
@@ -290,13 +330,7 @@ impl Pipeline {
 }
 
 fn obituary(seq: Seq, reason: DeadReason, attempts: u32, row: &BlockedLine) -> DeadLetter {
-    DeadLetter {
-        seq,
-        reason,
-        attempts,
-        error_code: row.error_code.clone(),
-        error: row.error.clone(),
-    }
+    DeadLetter { seq, reason, attempts, error_code: row.error_code.clone(), error: row.error.clone() }
 }
 
 /// A sink that answers too few or too many outcomes has a fault of its own: nothing it said can be trusted, and

@@ -35,19 +35,10 @@ impl BlockedLines {
     /// [`BlockedLines::first`] on.
     pub(super) fn load(rows: BTreeMap<Line, BlockedLine>) -> Self {
         let lines = rows.into_iter().map(|(line, row)| {
-            let entry = BlockedEntry {
-                row,
-                waiting: VecDeque::new(),
-                holds: 0,
-                due: None,
-                travelling: 0,
-            };
+            let entry = BlockedEntry { row, waiting: VecDeque::new(), holds: 0, due: None, travelling: 0 };
             (line, entry)
         });
-        Self {
-            lines: lines.collect(),
-            timetable: BTreeSet::new(),
-        }
+        Self { lines: lines.collect(), timetable: BTreeSet::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -88,13 +79,7 @@ impl BlockedLines {
 
     /// Blocks a line that was not blocked: `row.first` is its only event so far.
     pub(super) fn add(&mut self, line: &Line, row: BlockedLine, waiting: Option<Seq>, now: Now, longest_ms: i64) {
-        let entry = BlockedEntry {
-            row,
-            waiting: waiting.into_iter().collect(),
-            holds: 0,
-            due: None,
-            travelling: 0,
-        };
+        let entry = BlockedEntry { row, waiting: waiting.into_iter().collect(), holds: 0, due: None, travelling: 0 };
         self.lines.insert(line.clone(), entry);
         self.arm(line, now, longest_ms);
     }
@@ -126,18 +111,15 @@ impl BlockedLines {
 
     /// The lines that are due, oldest timer first, at most `limit`.
     pub(super) fn due(&self, now: Millis, limit: usize) -> Vec<Line> {
-        self.timetable
-            .iter()
-            .take_while(|(due, _)| *due <= now)
-            .take(limit)
-            .map(|(_, line)| line.clone())
-            .collect()
+        self.timetable.iter().take_while(|(due, _)| *due <= now).take(limit).map(|(_, line)| line.clone()).collect()
     }
 
     /// The timer (monotonic) that belongs to the row's `next_attempt` (wall). Clamped: a wall clock that was set
     /// back while the relay was down must not park an event for years.
     fn arm(&mut self, line: &Line, now: Now, longest_ms: i64) {
-        let Some(entry) = self.lines.get_mut(line) else { return };
+        let Some(entry) = self.lines.get_mut(line) else {
+            return;
+        };
         if let Some(due) = entry.due.take() {
             self.timetable.remove(&(due, line.clone()));
         }

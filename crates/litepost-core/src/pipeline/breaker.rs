@@ -29,12 +29,7 @@ pub(super) enum Permit {
 
 impl Breaker {
     pub(super) fn new(policy: BreakerPolicy) -> Self {
-        Self {
-            policy,
-            health: Health::Closed,
-            failures: 0,
-            probe: None,
-        }
+        Self { policy, health: Health::Closed, failures: 0, probe: None }
     }
 
     pub(super) fn health(&self) -> &Health {
@@ -59,6 +54,23 @@ impl Breaker {
         }
     }
 
+    /// The destination was asked for its watermark.
+    pub(super) fn opened(&mut self, unavailable: Option<&Unavailable>, now: Millis, chance: f64) {
+        match unavailable {
+            None => {
+                self.failures = 0;
+                self.health = Health::Closed;
+            }
+            Some(trouble) => self.open(trouble, now, chance),
+        }
+    }
+
+    fn open(&mut self, trouble: &Unavailable, now: Millis, chance: f64) {
+        self.failures = self.failures.saturating_add(1);
+        let pause = self.policy.pause_ms(self.failures, trouble.retry_after_ms, chance);
+        self.health = Health::Open { until: now.plus(pause), kind: trouble.kind, error: trouble.message.clone() };
+    }
+
     /// Called once per answered delivery. `progress`: the destination accepted or judged at least one event.
     pub(super) fn answered(
         &mut self,
@@ -77,13 +89,10 @@ impl Breaker {
             (Some(_), Health::Open { .. }) => {}
             (Some(_), Health::HalfOpen { .. }) if !was_probe => {}
             (Some(trouble), _) => {
-                self.failures = if progress { 1 } else { self.failures.saturating_add(1) };
-                let pause = self.policy.pause_ms(self.failures, trouble.retry_after_ms, chance);
-                self.health = Health::Open {
-                    until: now.plus(pause),
-                    kind: trouble.kind,
-                    error: trouble.message.clone(),
-                };
+                if progress {
+                    self.failures = 0;
+                }
+                self.open(trouble, now, chance);
             }
             (None, Health::HalfOpen { .. }) if was_probe => {
                 self.failures = 0;

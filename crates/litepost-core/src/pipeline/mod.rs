@@ -8,8 +8,8 @@
 //! - Every event read is exactly one of: queued, in flight, settled, or waiting in a blocked line.
 //! - Events of one line leave in order, one delivery at a time, and none leaves while an earlier one of its line is
 //!   unsettled.
-//! - The cursor never passes an event that is neither settled nor recorded in a blocked line, and no delivery in
-//!   order leaves between the decision to block, bury or release and the moment that decision is on disk: a
+//! - The cursor never passes an event that is neither settled nor recorded in a blocked line, and nothing
+//!   leaves between the decision to block, bury or release and the moment that decision is on disk: a
 //!   destination's watermark can therefore be trusted to mean "everything up to here, except what the outbox file
 //!   says".
 //! - An unavailable destination costs no event an attempt.
@@ -35,7 +35,7 @@ pub use types::{
 };
 use unsaved::Unsaved;
 
-use crate::{EventRef, Line, Millis, Now, Seq, SeqRanges};
+use crate::{EventRef, Line, Millis, Now, Seq, SeqRanges, Unavailable, UnavailableKind};
 
 /// One lane of one destination. See the module's page for how it is driven.
 #[derive(Debug)]
@@ -50,6 +50,10 @@ pub struct Pipeline {
     /// The log is read again up to here to learn what waits in the lines found on disk.
     rebuild_until: Seq,
     rebuilt: bool,
+    /// Whether the destination's watermark is known, or it keeps none.
+    opening: Opening,
+    /// The watermark found at the start.
+    applied: Seq,
     reading: bool,
     /// Rows asked for, and the lines they belong to.
     fetching: Option<VecDeque<(Seq, Line)>>,
@@ -77,6 +81,13 @@ struct Saving {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opening {
+    NotAsked,
+    Asked,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Running,
     Stopping,
@@ -98,6 +109,8 @@ impl Pipeline {
             acked_above: state.acked_above,
             rebuild_until,
             rebuilt: blocked.is_empty() || scanned >= rebuild_until,
+            opening: if config.watermark { Opening::NotAsked } else { Opening::Done },
+            applied: Seq::ZERO,
             reading: false,
             fetching: None,
             slots,
@@ -121,6 +134,27 @@ impl Pipeline {
         self.saving.take_if(|saving| saving.id == id);
     }
 
+    /// The destination is connected and says how far it is, or it is unavailable. Answers [`Action::Open`].
+    ///
+    /// The watermark can be ahead of the outbox file, whose cursor is saved late. Events up to it that stand in a
+    /// line found blocked on disk may have been waiting when it passed them, so such a line stays blocked until the
+    /// log has been read again as far as the watermark; every other event up to it has been applied. A log that
+    /// ends before the watermark is not this log's continuation: the driver must refuse it before it answers.
+    pub fn opened(&mut self, watermark: Result<Option<Seq>, Unavailable>, now: Now, chance: &mut dyn FnMut() -> f64) {
+        self.opening = Opening::NotAsked;
+        self.breaker.opened(watermark.as_ref().err(), now.mono, chance());
+        match watermark {
+            Ok(watermark) => {
+                self.opening = Opening::Done;
+                self.applied = watermark.unwrap_or_default();
+                self.rebuild_until = self.rebuild_until.max(self.applied);
+                self.rebuilt = self.blocked.is_empty() || self.scanned >= self.rebuild_until;
+            }
+            Err(trouble) if trouble.kind == UnavailableKind::Fenced => self.lease_lost(),
+            Err(_) => {}
+        }
+    }
+
     /// The lease is gone, or about to be: nothing more may be delivered or written.
     pub fn lease_lost(&mut self) {
         self.phase = Phase::LeaseLost;
@@ -142,7 +176,11 @@ impl Pipeline {
     /// Whether everything read so far is settled and saved, or waits in a blocked line.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.quiet() && self.rebuilt && self.unsaved.is_empty() && self.saving.is_none()
+        self.opening == Opening::Done
+            && self.quiet()
+            && self.rebuilt
+            && self.unsaved.is_empty()
+            && self.saving.is_none()
     }
 
     /// The last position read from the log.

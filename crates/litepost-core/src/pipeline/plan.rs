@@ -1,11 +1,11 @@
 //! What to do next: the one place where the pipeline asks for something.
 
-use super::admit::{is_expired, letter};
+use super::admit::unfit;
 use super::breaker::Permit;
 use super::slots::InFlight;
-use super::types::{Action, BlockedState, Delivery, DeliveryId, DeliveryOrder, Finish, Health, SettlementId};
-use super::{Phase, Pipeline, Saving};
-use crate::{DeadReason, EventRef, Line, Millis, Now, Seq};
+use super::types::{Action, BlockedState, Delivery, DeliveryId, Finish, Health, SettlementId};
+use super::{Opening, Phase, Pipeline, Saving};
+use crate::{Line, Millis, Now, Seq};
 
 /// With nothing left to do the cursor is saved this soon. Not at once: at a thousand events a second each would
 /// find the lane idle, and a write per event is what producers would feel.
@@ -27,6 +27,13 @@ impl Pipeline {
             return self.wind_down();
         }
         let permit = self.breaker.permit(now.mono);
+        if self.opening != Opening::Done {
+            if self.opening == Opening::NotAsked && matches!(permit, Permit::All | Permit::Probe) {
+                self.opening = Opening::Asked;
+                return Action::Open;
+            }
+            return Action::Wait { until: self.next_timer(permit) };
+        }
         if matches!(permit, Permit::All | Permit::Probe) {
             if let Some(delivery) = self.next_delivery(permit == Permit::Probe, now) {
                 return Action::Deliver(delivery);
@@ -44,9 +51,7 @@ impl Pipeline {
             self.reading = true;
             return Action::Read { after: self.scanned };
         }
-        Action::Wait {
-            until: self.next_timer(permit),
-        }
+        Action::Wait { until: self.next_timer(permit) }
     }
 
     fn wind_down(&self) -> Action {
@@ -75,79 +80,69 @@ impl Pipeline {
         settlement.id = Some(id);
         settlement.acked = self.acked;
         settlement.acked_above = self.acked_above.clone();
-        self.saving = Some(Saving {
-            id,
-            durable: settlement.durable,
-        });
+        self.saving = Some(Saving { id, durable: settlement.durable });
         Some(Action::Settle(settlement))
     }
 
     fn save_time(&self) -> Option<Millis> {
         let since = self.unsaved.since()?;
         let latest = since.plus(self.config.save_after_ms);
-        Some(if self.quiet() {
-            latest.min(self.last_activity.plus(SAVE_IDLE_MS))
-        } else {
-            latest
-        })
+        Some(if self.quiet() { latest.min(self.last_activity.plus(SAVE_IDLE_MS)) } else { latest })
     }
 
-    /// Whether a delivery in order may leave: not while a decision it could pass is not on disk.
-    fn in_order_allowed(&self) -> bool {
+    /// Whether anything may leave: not while a decision that it could pass is not on disk. Otherwise a crash would
+    /// take the decision back, and the events behind it would be found to have gone ahead.
+    fn may_deliver(&self) -> bool {
         !self.unsaved.durable() && !self.saving.as_ref().is_some_and(|saving| saving.durable)
     }
 
     fn next_delivery(&mut self, probe: bool, now: Now) -> Option<Delivery> {
         for slot in 0..self.slots.len() {
-            loop {
-                let in_order_allowed = self.in_order_allowed();
-                let Some(order) = self.slots[slot].next_order(in_order_allowed) else { break };
-                let taken = self.slots[slot].take(order, &self.config, probe);
-                let events = self.drop_expired(taken, order, now);
-                // An expired event was buried: nothing may pass it before that is saved.
-                if order == DeliveryOrder::InOrder && !self.in_order_allowed() {
-                    for event in events.into_iter().rev() {
-                        self.slots[slot].queue.push_front(event);
-                    }
-                    break;
-                }
-                if events.is_empty() {
-                    continue;
-                }
-                self.next_id += 1;
-                let id = DeliveryId(self.next_id);
-                if probe {
-                    self.breaker.probing(id);
-                }
-                self.slots[slot].in_flight = Some(InFlight {
-                    id,
-                    order,
-                    events: events.clone(),
-                });
-                return Some(Delivery { id, slot, order, events });
+            if self.slots[slot].in_flight.is_some() {
+                continue;
             }
+            self.bury_unfit(slot, now);
+            if !self.may_deliver() {
+                return None;
+            }
+            let Some(order) = self.slots[slot].next_order() else {
+                continue;
+            };
+            let events = self.slots[slot].take(order, &self.config, probe, self.applied, now);
+            self.next_id += 1;
+            let id = DeliveryId(self.next_id);
+            if probe {
+                self.breaker.probing(id);
+            }
+            self.slots[slot].in_flight = Some(InFlight { id, order, events: events.clone() });
+            return Some(Delivery { id, slot, order, events });
         }
         None
     }
 
-    fn drop_expired(&mut self, mut events: Vec<EventRef>, order: DeliveryOrder, now: Now) -> Vec<EventRef> {
-        if !events.iter().any(|event| is_expired(event, now)) {
-            return events;
-        }
-        let expired: Vec<EventRef> = events.extract_if(.., |event| is_expired(event, now)).collect();
-        for event in expired {
+    /// Buries what has expired, or was never usable, at the head of a slot that carries nothing.
+    ///
+    /// Only there: everything before it in its line is settled then. A blocked line is recorded by its first
+    /// unsettled event, so an event must never be settled while an earlier one of its line may still be rejected.
+    fn bury_unfit(&mut self, slot: usize, now: Now) {
+        while let Some(letter) = self.slots[slot].queue.front().and_then(|event| unfit(event, self.applied, now)) {
+            let Some(event) = self.slots[slot].queue.pop_front() else {
+                break;
+            };
             self.window = self.window.saturating_sub(event.weight());
-            self.bury(letter(event.seq, DeadReason::Expired, None), now);
-            match order {
-                DeliveryOrder::InOrder => self.account(event.seq),
-                DeliveryOrder::OutOfOrder => {
-                    let line = Line::of(&event, self.config.ordering);
-                    self.leave_line(&line, event.seq, now);
-                    self.back_in_line(&line, now);
-                }
-            }
+            self.account(event.seq);
+            self.bury(letter, now);
         }
-        events
+        while let Some(letter) = self.slots[slot].due.front().and_then(|event| unfit(event, Seq::ZERO, now)) {
+            let Some(event) = self.slots[slot].due.pop_front() else {
+                break;
+            };
+            let line = Line::of(&event, self.config.ordering);
+            self.window = self.window.saturating_sub(event.weight());
+            self.bury(letter, now);
+            self.leave_line(&line, event.seq, now);
+            self.back_in_line(&line, now);
+        }
     }
 
     /// Which rows of blocked lines to read: those that are due.

@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 
+use super::admit::unfit;
 use super::types::{DeliveryId, DeliveryOrder, PipelineConfig};
-use crate::EventRef;
+use crate::{EventRef, Now, Seq};
 
 #[derive(Debug, Default)]
 pub(super) struct Slot {
@@ -32,12 +33,11 @@ impl Slot {
     }
 
     /// Which of the two kinds leaves next.
-    pub(super) fn next_order(&mut self, in_order_allowed: bool) -> Option<DeliveryOrder> {
+    pub(super) fn next_order(&mut self) -> Option<DeliveryOrder> {
         if self.in_flight.is_some() {
             return None;
         }
-        let in_order = in_order_allowed && !self.queue.is_empty();
-        let order = match (in_order, !self.due.is_empty()) {
+        let order = match (!self.queue.is_empty(), !self.due.is_empty()) {
             (false, false) => return None,
             (true, due) if !due || self.turn => DeliveryOrder::InOrder,
             _ => DeliveryOrder::OutOfOrder,
@@ -47,18 +47,27 @@ impl Slot {
     }
 
     /// Takes the next batch out of the queue, within the limits; a single event that exceeds them travels alone.
-    pub(super) fn take(&mut self, order: DeliveryOrder, config: &PipelineConfig, probe: bool) -> Vec<EventRef> {
+    /// Ends before an event that will be buried: see `Pipeline::bury_unfit`.
+    pub(super) fn take(
+        &mut self,
+        order: DeliveryOrder,
+        config: &PipelineConfig,
+        probe: bool,
+        applied: Seq,
+        now: Now,
+    ) -> Vec<EventRef> {
         let queue = match order {
             DeliveryOrder::InOrder => &mut self.queue,
             DeliveryOrder::OutOfOrder => &mut self.due,
         };
+        let applied = if order == DeliveryOrder::InOrder { applied } else { Seq::ZERO };
         let most = if probe { 1 } else { config.batch_events.max(1) };
         let mut events = Vec::with_capacity(most.min(queue.len()));
         let mut bytes = 0;
         while events.len() < most {
             let Some(event) = queue.front() else { break };
             bytes += event.weight();
-            if !events.is_empty() && bytes > config.batch_bytes {
+            if !events.is_empty() && (bytes > config.batch_bytes || unfit(event, applied, now).is_some()) {
                 break;
             }
             events.extend(queue.pop_front());

@@ -30,6 +30,9 @@ pub struct PipelineConfig {
     pub batch_bytes: usize,
     /// Most bytes read from the log and not yet settled.
     pub window_bytes: usize,
+    /// Whether the destination keeps a watermark (a ledger): the pipeline then asks for it before anything else,
+    /// and `concurrency` must be 1.
+    pub watermark: bool,
     /// The cursor is saved at most this many milliseconds late.
     pub save_after_ms: i64,
     /// The cursor is saved at most this many events late.
@@ -49,6 +52,7 @@ impl Default for PipelineConfig {
             batch_events: 500,
             batch_bytes: 4 << 20,
             window_bytes: 16 << 20,
+            watermark: false,
             save_after_ms: 50,
             save_after_events: 500,
         }
@@ -229,6 +233,9 @@ pub struct DeadLetter {
 /// What the driver is to do next.
 #[derive(Clone, Debug)]
 pub enum Action {
+    /// Connect to the destination, make it refuse older fencing tokens from now on, read its watermark, and answer
+    /// with [`super::Pipeline::opened`]. Asked once, before anything else, of destinations that keep a watermark.
+    Open,
     /// Read the log behind `after` and answer with [`super::Pipeline::chunk`] when there is something. Asked
     /// once; not again until answered.
     Read {

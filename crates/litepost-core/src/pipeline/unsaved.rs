@@ -79,12 +79,8 @@ impl Unsaved {
     /// Takes everything out; the caller adds cursor and id.
     pub(super) fn take(&mut self) -> Settlement {
         let taken = std::mem::take(self);
-        let mut settlement = Settlement {
-            added: taken.added,
-            dead: taken.dead,
-            durable: taken.durable,
-            ..Settlement::default()
-        };
+        let mut settlement =
+            Settlement { added: taken.added, dead: taken.dead, durable: taken.durable, ..Settlement::default() };
         for (line, row) in taken.lines {
             match row {
                 Some(row) => settlement.blocked.push((line, row)),

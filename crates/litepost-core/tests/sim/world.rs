@@ -1,0 +1,541 @@
+//! One schedule: the outbox file, the relay's incarnations, what happens to them, and what must hold at the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use litepost_core::pipeline::{
+    Action, BlockedState, Counters, DeadLetter, Delivery, Finish, LaneState, OnDead, Settlement,
+};
+use litepost_core::{
+    BreakerPolicy, Chunk, Event, EventRef, Lane, Line, Millis, Now, Ordering, Outcome, Pipeline, PipelineConfig,
+    RetryHint, RetryPolicy, Seq, TopicFilter, UnavailableKind,
+};
+
+use crate::chance::Chance;
+use crate::destination::{Destination, Poison, unavailable};
+
+/// What schedules have reached: a simulator that never crashes while a line is released proves nothing about it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Marks(BTreeMap<&'static str, u64>);
+
+const INTERESTING: &[&str] = &[
+    "crash",
+    "power cut",
+    "power cut lost a settlement",
+    "lease lost",
+    "late effect",
+    "reply lost after the effect",
+    "rejected",
+    "dead letter",
+    "expired",
+    "scheduled",
+    "released",
+    "restart with blocked lines",
+    "outage",
+    "fenced",
+    "cut fetch",
+    "held",
+    "clock set",
+    "settled above the cursor",
+];
+
+impl Marks {
+    fn hit(&mut self, mark: &'static str) {
+        *self.0.entry(mark).or_default() += 1;
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (mark, count) in &other.0 {
+            *self.0.entry(mark).or_default() += count;
+        }
+    }
+
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
+        INTERESTING.iter().copied().filter(|mark| !self.0.contains_key(mark)).collect()
+    }
+}
+
+/// What the outbox file says about the lane.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Disk {
+    lane: LaneState,
+    counters: Counters,
+    dead: Vec<DeadLetter>,
+}
+
+impl Disk {
+    fn apply(&mut self, settlement: &Settlement) {
+        self.lane.acked = settlement.acked;
+        self.lane.acked_above = settlement.acked_above.clone();
+        self.counters.delivered += settlement.added.delivered;
+        self.counters.dead += settlement.added.dead;
+        self.counters.expired += settlement.added.expired;
+        self.counters.skipped += settlement.added.skipped;
+        self.counters.unrouted += settlement.added.unrouted;
+        self.dead.extend(settlement.dead.iter().cloned());
+        for (line, row) in &settlement.blocked {
+            self.lane.blocked.insert(line.clone(), row.clone());
+        }
+        for line in &settlement.released {
+            self.lane.blocked.remove(line);
+        }
+    }
+}
+
+struct Relay {
+    pipeline: Pipeline,
+    token: i64,
+    opening: bool,
+    reading: Option<Seq>,
+    fetching: Option<Vec<Seq>>,
+    deliveries: Vec<Delivery>,
+    settling: Option<Settlement>,
+}
+
+pub(crate) struct World {
+    chance: Chance,
+    config: PipelineConfig,
+    log: Vec<Event>,
+    written: usize,
+    /// Committed states since the last sync: a power cut leaves any one of them.
+    commits: Vec<Disk>,
+    destination: Destination,
+    relay: Relay,
+    late: Vec<(Delivery, i64)>,
+    now: Now,
+    faults: bool,
+    marks: Marks,
+    calm: bool,
+    trace: bool,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut chance = Chance::new(seed);
+        let with_ledger = chance.percent(50);
+        let config = config(&mut chance, with_ledger);
+        let (log, poison) = log(&mut chance);
+        let now = Now { wall: Millis(1_000_000), mono: Millis(0) };
+        let relay = Relay::start(&config, &LaneState::default(), 1, now);
+        Self {
+            faults: chance.percent(80),
+            chance,
+            config,
+            log,
+            written: 0,
+            commits: vec![Disk::default()],
+            destination: Destination::new(with_ledger, poison),
+            relay,
+            late: Vec::new(),
+            now,
+            marks: Marks::default(),
+            calm: false,
+            trace: std::env::var_os("SIM_TRACE").is_some(),
+        }
+    }
+
+    /// Runs to the end, then checks; the error says which promise was broken.
+    pub(crate) fn run(mut self) -> Result<Marks, String> {
+        let mut steps = 0;
+        loop {
+            steps += 1;
+            if steps > 60_000 {
+                return Err(format!("no end in sight: {:?}", self.relay.pipeline));
+            }
+            // After a while nothing new goes wrong, so that everything can come to its end.
+            if steps > 400 && !self.calm {
+                self.calm = true;
+                self.destination.down = false;
+            }
+            if !self.calm && self.faults && self.chance.percent(3) {
+                self.mishap();
+            }
+            self.write_some();
+            if self.step()? && self.calm && self.done() {
+                break;
+            }
+        }
+        self.check()?;
+        Ok(self.marks)
+    }
+
+    fn write_some(&mut self) {
+        if self.written < self.log.len() && (self.calm || self.chance.percent(30)) {
+            let more = usize::try_from(1 + self.chance.below(5)).unwrap_or(1);
+            self.written = (self.written + more).min(self.log.len());
+        }
+    }
+
+    fn done(&self) -> bool {
+        let everything = i64::try_from(self.log.len()).unwrap_or(0);
+        let idle = self.relay.pipeline.is_idle() && self.relay.pipeline.read_position().0 == everything;
+        let held = |state: BlockedState| state == BlockedState::Held;
+        idle && self.late.is_empty() && self.disk().lane.blocked.values().all(|row| held(row.state))
+    }
+
+    fn disk(&self) -> &Disk {
+        &self.commits[self.commits.len() - 1]
+    }
+
+    fn mishap(&mut self) {
+        match self.chance.below(6) {
+            0 => {
+                self.marks.hit("crash");
+                self.restart();
+            }
+            1 => {
+                self.marks.hit("power cut");
+                let left = usize::try_from(self.chance.below(self.commits.len() as u64)).unwrap_or(0);
+                if left + 1 < self.commits.len() {
+                    self.marks.hit("power cut lost a settlement");
+                }
+                self.commits.truncate(left + 1);
+                self.restart();
+            }
+            2 => {
+                // Another relay takes over; deliveries in flight take effect whenever they like.
+                self.marks.hit("lease lost");
+                let token = self.relay.token;
+                let late = std::mem::take(&mut self.relay.deliveries);
+                self.late.extend(late.into_iter().map(|delivery| (delivery, token)));
+                self.restart();
+            }
+            3 => {
+                self.marks.hit("outage");
+                self.destination.down = !self.destination.down;
+            }
+            4 => {
+                self.marks.hit("clock set");
+                let jump = i64::try_from(self.chance.below(200_000)).unwrap_or(0) - 100_000;
+                self.now.wall = Millis(self.now.wall.0 + jump);
+            }
+            _ => self.commits.drain(..self.commits.len() - 1).for_each(drop),
+        }
+    }
+
+    fn restart(&mut self) {
+        // A relay makes what it has read of its own state durable before it acts on it.
+        self.commits.drain(..self.commits.len() - 1);
+        let lane = self.disk().lane.clone();
+        if !lane.blocked.is_empty() {
+            self.marks.hit("restart with blocked lines");
+        }
+        self.relay = Relay::start(&self.config, &lane, self.relay.token + 1, self.now);
+    }
+
+    /// One step; true when nothing happened.
+    fn step(&mut self) -> Result<bool, String> {
+        if !self.late.is_empty() && (self.calm || self.chance.percent(10)) {
+            let (delivery, token) = self.late.remove(0);
+            self.marks.hit("late effect");
+            let ordering = self.config.ordering;
+            let outcomes =
+                self.destination.deliver(delivery.order, &delivery.events, token, ordering, &mut self.chance);
+            if outcomes.iter().any(|o| matches!(o, Outcome::Unavailable(u) if u.kind == UnavailableKind::Fenced)) {
+                self.marks.hit("fenced");
+            }
+        }
+        let action = self.relay.pipeline.poll(self.now);
+        if self.trace {
+            println!("{:?} {action:?}", self.now);
+        }
+        match action {
+            Action::Open => self.relay.opening = true,
+            Action::Read { after } => self.relay.reading = Some(after),
+            Action::Fetch { seqs } => self.relay.fetching = Some(seqs),
+            Action::Deliver(delivery) => {
+                self.check_delivery(&delivery)?;
+                self.relay.deliveries.push(delivery);
+            }
+            Action::Settle(settlement) => self.relay.settling = Some(settlement),
+            Action::Finished(Finish::LeaseLost | Finish::Shutdown) => self.restart(),
+            Action::Wait { until } => return Ok(self.answer_or_pass_time(until)),
+        }
+        // Now and then something is answered while the pipeline still has wishes.
+        if self.chance.percent(40) {
+            self.answer();
+        }
+        Ok(false)
+    }
+
+    fn answer_or_pass_time(&mut self, until: Option<Millis>) -> bool {
+        if self.answer() {
+            return false;
+        }
+        let pause = match until {
+            Some(at) => at.since(self.now.mono).max(1),
+            None => 1 + i64::try_from(self.chance.below(20)).unwrap_or(0),
+        };
+        let pause = if self.chance.percent(20) { (pause / 2).max(1) } else { pause };
+        self.now.mono = self.now.mono.plus(pause);
+        self.now.wall = self.now.wall.plus(pause);
+        true
+    }
+
+    /// Answers one open wish, if there is one that can be answered.
+    fn answer(&mut self) -> bool {
+        let start = self.chance.below(5);
+        (0..5).any(|turn| match (start + turn) % 5 {
+            0 => self.answer_read(),
+            1 => self.answer_fetch(),
+            2 => self.answer_delivery(),
+            3 => self.answer_open(),
+            _ => self.answer_settlement(),
+        })
+    }
+
+    fn chunk(&self, from: usize, to: usize) -> Arc<Chunk> {
+        Chunk::new(self.log[from..to].to_vec())
+    }
+
+    fn answer_read(&mut self) -> bool {
+        let Some(after) = self.relay.reading else {
+            return false;
+        };
+        let from = usize::try_from(after.0).unwrap_or(0);
+        if from >= self.written {
+            return false;
+        }
+        let most = usize::try_from(1 + self.chance.below(12)).unwrap_or(1);
+        let chunk = self.chunk(from, (from + most).min(self.written));
+        self.relay.reading = None;
+        self.relay.pipeline.chunk(&chunk, self.now);
+        true
+    }
+
+    fn answer_open(&mut self) -> bool {
+        if !std::mem::take(&mut self.relay.opening) {
+            return false;
+        }
+        let lane = self.disk().lane.clone();
+        let settled = |seq: i64| {
+            let line = self.log.get(usize::try_from(seq - 1).unwrap_or(0)).map(|e| Line::of(e, self.config.ordering));
+            seq <= lane.acked.0 && !line.is_some_and(|line| lane.blocked.contains_key(&line))
+        };
+        let watermark = self.destination.open(self.relay.token, settled);
+        let chance = &mut self.chance;
+        self.relay.pipeline.opened(watermark, self.now, &mut || chance.unit());
+        true
+    }
+
+    fn answer_fetch(&mut self) -> bool {
+        let Some(seqs) = self.relay.fetching.take() else {
+            return false;
+        };
+        let mut rows: Vec<EventRef> = seqs
+            .iter()
+            .filter_map(|seq| {
+                let at = usize::try_from(seq.0 - 1).ok()?;
+                EventRef::new(&self.chunk(at, at + 1), 0)
+            })
+            .collect();
+        if rows.len() > 1 && self.chance.percent(20) {
+            self.marks.hit("cut fetch");
+            rows.truncate(usize::try_from(1 + self.chance.below(rows.len() as u64 - 1)).unwrap_or(1));
+        }
+        self.relay.pipeline.fetched(rows, self.now);
+        true
+    }
+
+    fn answer_delivery(&mut self) -> bool {
+        if self.relay.deliveries.is_empty() {
+            return false;
+        }
+        let at = usize::try_from(self.chance.below(self.relay.deliveries.len() as u64)).unwrap_or(0);
+        let delivery = self.relay.deliveries.swap_remove(at);
+        let ordering = self.config.ordering;
+        let token = self.relay.token;
+        let mut outcomes =
+            self.destination.deliver(delivery.order, &delivery.events, token, ordering, &mut self.chance);
+        if outcomes.iter().any(|o| matches!(o, Outcome::Rejected(_))) {
+            self.marks.hit("rejected");
+        }
+        if !self.calm && self.faults && self.chance.percent(5) {
+            self.marks.hit("reply lost after the effect");
+            outcomes = vec![unavailable(UnavailableKind::Timeout); delivery.events.len()];
+        }
+        if self.trace {
+            println!("answer {:?} {:?}", delivery.events.iter().map(|e| e.seq.0).collect::<Vec<_>>(), outcomes);
+        }
+        let chance = &mut self.chance;
+        self.relay.pipeline.outcomes(delivery.id, outcomes, self.now, &mut || chance.unit());
+        true
+    }
+
+    fn answer_settlement(&mut self) -> bool {
+        let Some(settlement) = self.relay.settling.take() else {
+            return false;
+        };
+        let mut disk = self.disk().clone();
+        disk.apply(&settlement);
+        self.note(&settlement);
+        self.commits.push(disk);
+        if settlement.durable {
+            self.commits.drain(..self.commits.len() - 1);
+        }
+        if let Some(id) = settlement.id {
+            self.relay.pipeline.settled(id);
+        }
+        true
+    }
+
+    fn note(&mut self, settlement: &Settlement) {
+        for letter in &settlement.dead {
+            self.marks.hit(if letter.reason == litepost_core::DeadReason::Expired { "expired" } else { "dead letter" });
+        }
+        for (_, row) in &settlement.blocked {
+            match row.state {
+                BlockedState::Scheduled => self.marks.hit("scheduled"),
+                BlockedState::Held => self.marks.hit("held"),
+                _ => {}
+            }
+        }
+        if !settlement.released.is_empty() {
+            self.marks.hit("released");
+        }
+        if !settlement.acked_above.is_empty() {
+            self.marks.hit("settled above the cursor");
+        }
+    }
+
+    /// What is about to leave must not overtake anything of its line that is in flight.
+    fn check_delivery(&self, delivery: &Delivery) -> Result<(), String> {
+        let lines: BTreeSet<Line> = delivery.events.iter().map(|e| Line::of(e, self.config.ordering)).collect();
+        for other in &self.relay.deliveries {
+            if other.slot == delivery.slot {
+                return Err(format!("two deliveries in slot {}", delivery.slot));
+            }
+            if let Some(event) = other.events.iter().find(|e| lines.contains(&Line::of(e, self.config.ordering))) {
+                return Err(format!("event {} is in flight in another slot than its line", event.seq));
+            }
+        }
+        Ok(())
+    }
+
+    fn ours(&self, event: &Event) -> bool {
+        self.config.topics.matches(&event.topic) && self.config.lane.owns(event, self.config.ordering)
+    }
+
+    /// The promises, judged from outside.
+    fn check(&self) -> Result<(), String> {
+        let disk = self.disk();
+        let mut first_effect: BTreeMap<i64, usize> = BTreeMap::new();
+        let mut times: BTreeMap<i64, u32> = BTreeMap::new();
+        for (at, &seq) in self.destination.effects.iter().enumerate() {
+            first_effect.entry(seq).or_insert(at);
+            *times.entry(seq).or_default() += 1;
+        }
+        let dead: BTreeMap<i64, &DeadLetter> = disk.dead.iter().map(|letter| (letter.seq.0, letter)).collect();
+        if dead.len() != disk.dead.len() {
+            return Err(format!("an event is twice among the dead letters: {:?}", disk.dead));
+        }
+        let held = |event: &Event| {
+            let row = disk.lane.blocked.get(&Line::of(event, self.config.ordering));
+            row.is_some_and(|row| row.state == BlockedState::Held && event.seq >= row.first)
+        };
+        let mut last_of_line: BTreeMap<Line, (i64, usize)> = BTreeMap::new();
+        let mut waiting = 0;
+        for event in &self.log {
+            let seq = event.seq.0;
+            let delivered = times.get(&seq).copied().unwrap_or(0);
+            if !self.ours(event) {
+                if delivered > 0 || dead.contains_key(&seq) {
+                    return Err(format!("event {seq} was not for this destination"));
+                }
+                continue;
+            }
+            if held(event) {
+                waiting += 1;
+            } else if delivered == 0 && !dead.contains_key(&seq) {
+                return Err(format!("event {seq} is lost: neither delivered nor a dead letter"));
+            }
+            if delivered > 1 && (self.destination.has_ledger() || !self.faults) {
+                return Err(format!("event {seq} was delivered {delivered} times"));
+            }
+            if let Some(&at) = first_effect.get(&seq) {
+                let line = Line::of(event, self.config.ordering);
+                if let Some((before, before_at)) = last_of_line.insert(line.clone(), (seq, at))
+                    && before_at > at
+                {
+                    return Err(format!("{line}: event {seq} overtook event {before}"));
+                }
+            }
+        }
+        let all = i64::try_from(self.log.len()).unwrap_or(0);
+        if disk.counters.total() + waiting != all || disk.lane.acked != Seq(all) {
+            let both: Vec<_> = dead.keys().filter(|seq| times.contains_key(seq)).collect();
+            return Err(format!(
+                "conservation: {:?} and {waiting} waiting are not {all}; dead and delivered: {both:?}; {:?}",
+                disk.counters, disk.lane
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Relay {
+    fn start(config: &PipelineConfig, lane: &LaneState, token: i64, now: Now) -> Self {
+        Self {
+            pipeline: Pipeline::new(config.clone(), lane.clone(), now),
+            token,
+            opening: false,
+            reading: None,
+            fetching: None,
+            deliveries: Vec::new(),
+            settling: None,
+        }
+    }
+}
+
+fn config(chance: &mut Chance, with_ledger: bool) -> PipelineConfig {
+    PipelineConfig {
+        ordering: *chance.pick(&[Ordering::Strict, Ordering::Key, Ordering::Key, Ordering::None]),
+        lane: *chance.pick(&[Lane::ONLY, Lane { index: 1, count: 3 }]),
+        topics: TopicFilter::parse(*chance.pick(&[&["*"][..], &["orders", "pay.*"][..]])).unwrap_or_default(),
+        retry: RetryPolicy {
+            first_ms: 10,
+            factor: 2.0,
+            cap_ms: 200,
+            max_attempts: *chance.pick(&[None, Some(1), Some(3)]),
+            max_age_ms: *chance.pick(&[None, None, Some(50)]),
+        },
+        breaker: BreakerPolicy { first_ms: 5, cap_ms: 50 },
+        on_dead: *chance.pick(&[OnDead::Continue, OnDead::Continue, OnDead::Hold]),
+        watermark: with_ledger,
+        concurrency: if with_ledger { 1 } else { *chance.pick(&[1, 2, 5]) },
+        batch_events: *chance.pick(&[1, 2, 7, 100]),
+        batch_bytes: *chance.pick(&[1, 1_000, 1 << 20]),
+        window_bytes: *chance.pick(&[1, 2_000, 1 << 20]),
+        save_after_ms: *chance.pick(&[0, 5, 50]),
+        save_after_events: *chance.pick(&[1, 10, 500]),
+    }
+}
+
+fn log(chance: &mut Chance) -> (Vec<Event>, BTreeMap<i64, Poison>) {
+    let length = i64::try_from(1 + chance.below(60)).unwrap_or(1);
+    let poisoned = *chance.pick(&[0, 5, 30]);
+    let mut poison = BTreeMap::new();
+    let log = (1..=length).map(|seq| {
+        let mut event =
+            Event::new(Seq(seq), &format!("id-{seq}"), chance.pick::<&str>(&["orders", "pay.in", "other"]), "{}");
+        if chance.percent(80) {
+            event.key = Some((*chance.pick(&["a", "b", "c"])).into());
+        }
+        if chance.percent(4) {
+            event.deliver_after = Some(Millis(1_000_000 + i64::try_from(chance.below(2_000)).unwrap_or(0)));
+        }
+        if chance.percent(4) {
+            event.expires_at = Some(Millis(1_000_000 + i64::try_from(chance.below(2_000)).unwrap_or(0)));
+        }
+        if chance.percent(1) {
+            event.defect = Some("the topic is no UTF-8".into());
+        }
+        if chance.percent(poisoned) {
+            let retry = *chance.pick(&[RetryHint::Policy, RetryHint::Policy, RetryHint::Hold, RetryHint::Never]);
+            let times = u32::try_from(1 + chance.below(5)).unwrap_or(1);
+            poison.insert(seq, Poison { times, retry });
+        }
+        event
+    });
+    (log.collect(), poison)
+}
