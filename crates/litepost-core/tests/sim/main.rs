@@ -10,6 +10,8 @@
 //!
 //! repeats one schedule exactly; `SIM_TRACE=1` with `-- --nocapture` prints every step. `SIM_SCHEDULES` sets how many run (20,000 by default).
 
+#![allow(clippy::print_stdout, reason = "a simulation's log is what it prints")]
+
 mod chance;
 mod destination;
 mod world;
