@@ -1,0 +1,196 @@
+//! A destination's `type` and `connection`: which sink type it is, and whether that type takes its settings.
+//!
+//! Called by `resolve.rs`. Invariant: messages of a sink type pass through the mask before anybody sees them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::interpolate::mask;
+use super::keys::Delivery;
+use super::policy;
+use super::problem::Problem;
+use super::reader::{nearest, table_of};
+use super::spec::{AppSpec, TargetSpec};
+use super::values::quoted;
+use crate::sink::{SinkConfigError, SinkFactory, SinkSettings, SinkType};
+use crate::sinks;
+
+/// What building a destination needs beside its own keys.
+pub(crate) struct BuildContext<'a> {
+    /// Folder of the configuration file.
+    pub(crate) folder: &'a Path,
+    /// What must not stand in a message.
+    pub(crate) masks: &'a [(String, String)],
+    /// Do not look at `connection`: its variables are not resolved.
+    pub(crate) skip: bool,
+}
+
+/// The sink type a target names.
+pub(crate) fn kind(target: &TargetSpec, problems: &mut Vec<Problem>) -> Option<&'static SinkType> {
+    let Some(given) = &target.kind else {
+        if !target.broken {
+            problems.push(
+                Problem::error(&target.path, format!("{} has no type", target.path))
+                    .at(target.span.clone())
+                    .label("needs type = \"…\"")
+                    .hint(format!("known types: {}", names(target.statements).join(", "))),
+            );
+        }
+        return None;
+    };
+    let at = |problem: Problem| problem.at(given.span.clone());
+    let Some(kind) = sinks::find(&given.value) else {
+        let near = nearest(&given.value, sinks::registry().iter().map(|kind| kind.name));
+        problems.push(at(Problem::error(
+            &given.key,
+            format!("{}: there is no type {}", given.key, quoted(&given.value)),
+        )
+        .label(near.map_or_else(|| "unknown type".into(), |near| format!("did you mean {near:?}?")))
+        .hint(format!("known types: {}", names(target.statements).join(", ")))));
+        return None;
+    };
+    if kind.statements != target.statements {
+        let (is, form) = if kind.statements {
+            ("executes SQL statements", "[app.NAME.db.D] with tables")
+        } else {
+            ("delivers events", "[app.NAME.sink.S] with topics")
+        };
+        problems.push(at(Problem::error(&given.key, format!("{}: {:?} {is}", given.key, kind.name))
+            .label("not here")
+            .hint(format!("write {form}"))));
+        return None;
+    }
+    Some(kind)
+}
+
+fn names(statements: bool) -> Vec<&'static str> {
+    sinks::registry().iter().filter(|kind| kind.statements == statements).map(|kind| kind.name).collect()
+}
+
+/// Has the sink type check the settings and make a factory; touches neither network nor disk.
+pub(crate) fn build(
+    kind: &'static SinkType,
+    name: &Arc<str>,
+    app: &AppSpec,
+    target: &TargetSpec,
+    context: &BuildContext<'_>,
+    problems: &mut Vec<Problem>,
+) -> Option<Arc<dyn SinkFactory>> {
+    if context.skip {
+        return Some(Arc::new(Unbuilt));
+    }
+    if unknown_keys(kind, target, problems) || target.connection.iter().any(|entry| entry.node.is_none()) {
+        return None;
+    }
+    let settings = SinkSettings {
+        destination: Arc::clone(name),
+        base_dir: context.folder.to_path_buf(),
+        connection: table_of(&target.connection),
+        options: options(app, target),
+        tables: target
+            .tables
+            .iter()
+            .map(|table| (table.name.clone(), table_options(app, target, &table.name, &table.level.delivery)))
+            .collect::<BTreeMap<_, _>>(),
+    };
+    match (kind.build)(&settings) {
+        Ok(factory) => Some(factory),
+        Err(error) => {
+            problems.push(refused(&error, target, context.masks));
+            None
+        }
+    }
+}
+
+/// Keys of `connection` that the sink type does not know; true when there are any.
+fn unknown_keys(kind: &SinkType, target: &TargetSpec, problems: &mut Vec<Problem>) -> bool {
+    let schema = (kind.connection_schema)();
+    let Some(known) = schema.as_value().get("properties").and_then(|p| p.as_object()) else {
+        return false;
+    };
+    let mut any = false;
+    for entry in target.connection.iter().filter(|entry| !known.contains_key(&entry.key)) {
+        any = true;
+        let list: Vec<&str> = known.keys().map(String::as_str).collect();
+        let near = nearest(&entry.key, list.iter().copied());
+        let key = super::reader::join(&format!("{}.connection", target.path), &entry.key);
+        problems.push(
+            Problem::error(
+                &key,
+                format!("unknown key {} in the connection of a {:?} destination", quoted(&entry.key), kind.name),
+            )
+            .at(entry.key_span.clone())
+            .label(near.map_or_else(|| "unknown key".into(), |near| format!("did you mean {near}?")))
+            .hint(if list.is_empty() {
+                format!("a {:?} destination has no connection keys", kind.name)
+            } else {
+                format!("known here: {}", list.join(", "))
+            }),
+        );
+    }
+    any
+}
+
+/// What a sink type said about the settings, at the key it named.
+fn refused(error: &SinkConfigError, target: &TargetSpec, masks: &[(String, String)]) -> Problem {
+    let key = if error.key.is_empty() { target.path.clone() } else { format!("{}.{}", target.path, error.key) };
+    let last = error.key.strip_prefix("connection.").unwrap_or_default();
+    let span = target
+        .connection
+        .iter()
+        .find(|entry| entry.key == last)
+        .and_then(|entry| entry.node.as_ref()?.span.clone())
+        .or_else(|| target.connection_span.clone())
+        .or_else(|| target.span.clone());
+    Problem::error(&key, format!("{key}: {}", mask(&error.message, masks))).at(span)
+}
+
+/// The target's own options for SQL destinations: only what somebody has said.
+fn options(app: &AppSpec, target: &TargetSpec) -> toml::Table {
+    if !target.statements {
+        return toml::Table::new();
+    }
+    words(&[&target.level.delivery, &app.level.delivery], None)
+}
+
+fn table_options(app: &AppSpec, target: &TargetSpec, table: &str, own: &Delivery) -> toml::Table {
+    words(&[own, &target.level.delivery, &app.level.delivery], Some(table))
+}
+
+fn words(levels: &[&Delivery], table: Option<&str>) -> toml::Table {
+    let mut words = toml::Table::new();
+    if let Some(schema) = levels.iter().find_map(|keys| keys.auto_schema.as_ref()) {
+        words.insert("auto_schema".into(), schema.value.into());
+    }
+    let dedupe = match table {
+        Some(table) => policy::dedupe(table, levels),
+        // A list of tables says nothing about the target as a whole.
+        None => levels.iter().find_map(|keys| match (&keys.inject_outbox_seq, &keys.dedupe) {
+            (None, Some(dedupe)) => Some(dedupe.value),
+            (Some(_), _) => policy::dedupe("", &[keys]),
+            (None, None) => None,
+        }),
+    };
+    if let Some(dedupe) = dedupe {
+        words.insert("dedupe".into(), dedupe.as_str().into());
+    }
+    words
+}
+
+/// Stands for a destination whose connection nobody needs (`status` only reads the outbox).
+struct Unbuilt;
+
+impl SinkFactory for Unbuilt {
+    fn connect<'a>(
+        &'a self,
+        _: &'a crate::sink::SinkContext,
+    ) -> futures_util::future::BoxFuture<'a, Result<Box<dyn crate::sink::Sink>, litepost_core::Unavailable>> {
+        Box::pin(async {
+            Err(litepost_core::Unavailable::new(
+                litepost_core::UnavailableKind::Connect,
+                "the configuration was loaded for reading only",
+            ))
+        })
+    }
+}

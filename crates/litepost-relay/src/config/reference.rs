@@ -1,0 +1,104 @@
+//! docs/configuration.md, from the same key tables that read the file.
+//!
+//! Called by the test that keeps the page current.
+
+use std::fmt::Write as _;
+
+use super::keys::{AppKeys, Delivery, KeySpec, RetryKeys, Scope, SinkKeys};
+use crate::sinks;
+
+const HEAD: &str = include_str!("reference_head.md");
+
+/// The whole page, in Markdown.
+#[must_use]
+pub fn reference() -> String {
+    let mut page = HEAD.to_owned();
+    table(&mut page, "Keys of `[app.NAME]`", "", AppKeys::KEYS);
+    table(&mut page, "Keys of `[app.NAME.sink.S]`", "Beside `type` and `connection`.", SinkKeys::KEYS);
+    let groups = [
+        (Scope::Delivery, "Delivery", "How events reach a destination."),
+        (
+            Scope::File,
+            "The outbox file",
+            "In an app with `database` these stand at app level, since all its targets share one file. In an app \
+             with `db_dir` every table is a file, and targets that name the same table must agree.",
+        ),
+        (
+            Scope::Statements,
+            "SQL databases",
+            "For `[app.NAME.db.D]` and its tables; may be set once for all at app level.",
+        ),
+    ];
+    page.push_str("\n## Keys of every level\n\nThey may stand at table, target and app level; the nearest wins.\n");
+    for (scope, title, about) in groups {
+        heading(&mut page, "###", title, about);
+        rows(&mut page, Delivery::KEYS.iter().filter(|key| key.scope == scope));
+    }
+    table(
+        &mut page,
+        "Keys of `retry`",
+        "A table at any level: `retry = { first = \"1s\", cap = \"1m\" }`. Each key is inherited on its own.",
+        RetryKeys::KEYS,
+    );
+    page.push_str("\n## Types of destinations\n");
+    for kind in sinks::registry() {
+        let family = if kind.statements { "`[app.NAME.db.D]`" } else { "`[app.NAME.sink.S]`" };
+        heading(&mut page, "###", &format!("`type = \"{}\"`", kind.name), kind.summary);
+        let _ = writeln!(
+            page,
+            "Stands in {family}. Acknowledged means: {} Duplicates: {}\n",
+            sentence(kind.acknowledged),
+            sentence(kind.duplicates)
+        );
+        connection(&mut page, kind);
+    }
+    page
+}
+
+fn sentence(text: &str) -> String {
+    let text = text.trim();
+    if text.ends_with('.') { text.to_owned() } else { format!("{text}.") }
+}
+
+/// A doc comment as one paragraph.
+pub(crate) fn unwrapped(doc: &str) -> String {
+    doc.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn heading(page: &mut String, level: &str, title: &str, about: &str) {
+    // Writing into a String cannot fail.
+    let _ = writeln!(page, "\n{level} {title}\n");
+    if !about.is_empty() {
+        let _ = writeln!(page, "{}\n", unwrapped(about));
+    }
+}
+
+fn table(page: &mut String, title: &str, about: &str, keys: &[KeySpec]) {
+    heading(page, "##", title, about);
+    rows(page, keys.iter());
+}
+
+fn rows<'a>(page: &mut String, keys: impl Iterator<Item = &'a KeySpec>) {
+    page.push_str("| key | values | default | what it does |\n|---|---|---|---|\n");
+    for key in keys {
+        let default = key.default;
+        let shown = if default.contains(' ') { default.to_owned() } else { format!("`{default}`") };
+        let _ = writeln!(page, "| `{}` | {} | {shown} | {} |", key.name, (key.values)(), unwrapped(key.doc));
+    }
+}
+
+fn connection(page: &mut String, kind: &crate::sink::SinkType) {
+    let schema = (kind.connection_schema)().to_value();
+    let Some(properties) = schema["properties"].as_object().filter(|p| !p.is_empty()) else {
+        page.push_str("It has no `connection` keys.\n");
+        return;
+    };
+    let required: Vec<&str> =
+        schema["required"].as_array().map(|list| list.iter().filter_map(|v| v.as_str()).collect()).unwrap_or_default();
+    page.push_str("| `connection` key | needed | what it does |\n|---|---|---|\n");
+    for (name, property) in properties {
+        let needed = if required.contains(&name.as_str()) { "yes" } else { "no" };
+        let text = unwrapped(property["description"].as_str().unwrap_or_default()).replace('|', "\\|");
+        let _ = writeln!(page, "| `{name}` | {needed} | {text} |");
+    }
+}

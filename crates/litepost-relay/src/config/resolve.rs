@@ -1,0 +1,300 @@
+//! From what a configuration says to what it means: destinations with their policies, outbox files, and everything
+//! that cannot be.
+//!
+//! Called by `load.rs` after `spec.rs`. Invariant: a [`Config`] exists only when no error was found.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::checks;
+use super::connection::{self, BuildContext};
+use super::keys::{Delivery, RetryKeys, Scope};
+use super::policy::{self, FilePolicy, Policy};
+use super::problem::Problem;
+use super::spec::{AppSpec, Level, TargetSpec};
+use crate::sink::{SinkFactory, SinkType};
+
+/// An application: where its events are, and where they go.
+#[derive(Clone)]
+pub struct App {
+    /// Its name.
+    pub name: String,
+    /// Where its events are.
+    pub outbox: Outbox,
+    /// Where they go.
+    pub destinations: Vec<Destination>,
+    pub(crate) level: Level,
+}
+
+/// Where an application keeps its events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outbox {
+    /// In its own database.
+    Database(PathBuf),
+    /// In one file per table in this folder.
+    Folder(PathBuf),
+}
+
+/// A destination.
+#[derive(Clone)]
+pub struct Destination {
+    /// Its full name, `app.name`: what cursors and ledgers are kept under.
+    pub name: Arc<str>,
+    /// Its name within the app.
+    pub short: String,
+    /// What kind of destination it is.
+    pub kind: &'static SinkType,
+    /// Makes its connections.
+    pub factory: Arc<dyn SinkFactory>,
+    /// The patterns of `topics`; empty for a database.
+    pub topics: Vec<String>,
+    /// The tables of a database; empty for a sink.
+    pub tables: Vec<Table>,
+    /// What holds for it.
+    pub policy: Policy,
+}
+
+/// A table of a database target.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Its name, which is the topic of its events.
+    pub name: String,
+    /// What holds for its events; differs from the target's only in an app with `db_dir`.
+    pub policy: Policy,
+    pub(crate) file: Delivery,
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let destinations: Vec<&str> = self.destinations.iter().map(|d| &*d.name).collect();
+        f.debug_struct("App")
+            .field("name", &self.name)
+            .field("outbox", &self.outbox)
+            .field("destinations", &destinations)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Resolves every app; what is wrong goes to `problems`.
+pub(crate) fn resolve(
+    mut specs: Vec<AppSpec>,
+    folder: &Path,
+    masks: &[(String, String)],
+    skip_connections: bool,
+    problems: &mut Vec<Problem>,
+) -> Vec<App> {
+    for spec in &mut specs {
+        policy::normalise(&mut spec.level, problems);
+        for target in &mut spec.targets {
+            policy::normalise(&mut target.level, problems);
+            for table in &mut target.tables {
+                policy::normalise(&mut table.level, problems);
+            }
+        }
+    }
+    let context = BuildContext { folder, masks, skip: skip_connections };
+    let apps: Vec<App> = specs.iter().filter_map(|spec| app(spec, &context, problems)).collect();
+    checks::shared_files(&specs, folder, problems);
+    checks::unlisted_tables(&specs, folder, problems);
+    apps
+}
+
+fn app(spec: &AppSpec, context: &BuildContext<'_>, problems: &mut Vec<Problem>) -> Option<App> {
+    checks::app(spec, problems);
+    let outbox = match (&spec.keys.database, &spec.keys.db_dir) {
+        (Some(database), None) => Some(Outbox::Database(context.folder.join(&database.value))),
+        (None, Some(folder)) => Some(Outbox::Folder(context.folder.join(&folder.value))),
+        (Some(database), Some(folder)) => {
+            problems.push(
+                Problem::error(&folder.key, format!("{} has both database and db_dir", spec.path))
+                    .at(folder.span.clone())
+                    .label("this one")
+                    .also(database.span.clone(), "and this one")
+                    .hint("keep database when the events are in the application's own file, db_dir for one file per table"),
+            );
+            None
+        }
+        (None, None) => {
+            // An unreadable value was reported where it stands.
+            let reported = problems
+                .iter()
+                .any(|p| [".database", ".db_dir"].iter().any(|key| p.key == format!("{}{key}", spec.path)));
+            if !reported {
+                problems.push(
+                    Problem::error(&spec.path, format!("{} does not say where its events are", spec.path))
+                        .at(spec.span.clone())
+                        .label("needs database or db_dir")
+                        .hint("add database = \"shop.db\", or db_dir = \"data\" for one file per table"),
+                );
+            }
+            None
+        }
+    };
+    let minutes = spec.keys.db_dir.is_some();
+    policy::impossible(&spec.level.delivery, &spec.level.retry, minutes, problems);
+    let destinations =
+        spec.targets.iter().filter_map(|target| destination(spec, target, minutes, context, problems)).collect();
+    Some(App { name: spec.name.clone(), outbox: outbox?, destinations, level: spec.level.clone() })
+}
+
+fn destination(
+    app: &AppSpec,
+    target: &TargetSpec,
+    minutes: bool,
+    context: &BuildContext<'_>,
+    problems: &mut Vec<Problem>,
+) -> Option<Destination> {
+    checks::target(app, target, problems);
+    let kind = connection::kind(target, problems)?;
+    let (delivery, retry) = inherit(&target.level, &app.level);
+    if target.level.retry != RetryKeys::default() || !target.level.delivery.given().is_empty() {
+        policy::impossible(&delivery, &retry, minutes, problems);
+    }
+    let tables = target
+        .tables
+        .iter()
+        .map(|table| {
+            let (delivery, retry) = inherit(&table.level, &Level { delivery: delivery.clone(), retry: retry.clone() });
+            if !table.level.delivery.given().is_empty() || table.level.retry != RetryKeys::default() {
+                policy::impossible(&delivery, &retry, minutes, problems);
+            }
+            Table { name: table.name.clone(), policy: Policy::of(&delivery, &retry, minutes), file: delivery }
+        })
+        .collect();
+    let name: Arc<str> = format!("{}.{}", app.name, target.name).into();
+    let factory = connection::build(kind, &name, app, target, context, problems)?;
+    let policy = Policy::of(&delivery, &retry, minutes);
+    if factory.needs_watermark()
+        && policy.concurrency > 1
+        && let Some(given) = &delivery.concurrency
+    {
+        problems.push(
+            Problem::error(
+                &given.key,
+                format!("{}: {} targets take one delivery at a time per lane", given.key, kind.name),
+            )
+            .at(given.span.clone())
+            .label("must be 1")
+            .hint("raise lanes instead: they are the parallelism of SQL targets"),
+        );
+    }
+    Some(Destination { short: target.name.clone(), kind, factory, topics: topics(target), tables, policy, name })
+}
+
+fn topics(target: &TargetSpec) -> Vec<String> {
+    if target.statements {
+        return Vec::new();
+    }
+    target.keys.topics.as_ref().map_or_else(|| vec!["*".to_owned()], |given| given.value.0.clone())
+}
+
+/// The nearest wins, key by key.
+fn inherit(near: &Level, far: &Level) -> (Delivery, RetryKeys) {
+    (near.delivery.clone().or(&far.delivery), near.retry.clone().or(&far.retry))
+}
+
+/// An outbox file and what is delivered from it.
+#[derive(Clone)]
+pub struct OutboxFile {
+    /// The app it belongs to.
+    pub app: String,
+    /// The file.
+    pub path: PathBuf,
+    /// The table whose file it is, in an app with `db_dir`.
+    pub table: Option<String>,
+    /// What holds for it.
+    pub policy: FilePolicy,
+    /// What is delivered from it, with the policy that holds for this file.
+    pub routes: Vec<(Destination, Policy)>,
+}
+
+impl App {
+    /// Its outbox files. In an app with `db_dir` these are the files of the tables that its targets name, and those
+    /// in the folder that one of its sinks takes.
+    #[must_use]
+    pub fn files(&self) -> Vec<OutboxFile> {
+        match &self.outbox {
+            Outbox::Database(path) => vec![OutboxFile {
+                app: self.name.clone(),
+                path: path.clone(),
+                table: None,
+                policy: FilePolicy::of(&self.level.delivery),
+                routes: self.destinations.iter().map(|d| (d.clone(), d.policy.clone())).collect(),
+            }],
+            Outbox::Folder(folder) => {
+                self.tables(folder).into_iter().map(|table| self.table_file(folder, table)).collect()
+            }
+        }
+    }
+
+    fn tables(&self, folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        let mut add = |name: String| {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        };
+        for destination in &self.destinations {
+            destination.tables.iter().for_each(|table| add(table.name.clone()));
+            destination
+                .topics
+                .iter()
+                .filter(|topic| !topic.contains('*') && super::spec::table_name(topic).is_ok())
+                .for_each(|topic| add(topic.clone()));
+        }
+        for name in checks::files_in(folder) {
+            if self.destinations.iter().any(|d| d.takes(&name)) {
+                add(name);
+            }
+        }
+        names
+    }
+
+    fn table_file(&self, folder: &Path, table: String) -> OutboxFile {
+        let listed = self.destinations.iter().find_map(|d| d.tables.iter().find(|t| t.name == table));
+        let routes = self
+            .destinations
+            .iter()
+            .filter(|d| d.takes(&table))
+            .map(|d| {
+                let own = d.tables.iter().find(|t| t.name == table);
+                (d.clone(), own.map_or_else(|| d.policy.clone(), |t| t.policy.clone()))
+            })
+            .collect();
+        OutboxFile {
+            app: self.name.clone(),
+            path: folder.join(format!("{table}.db")),
+            policy: FilePolicy::of(listed.map_or(&self.level.delivery, |t| &t.file)),
+            table: Some(table),
+            routes,
+        }
+    }
+}
+
+impl Destination {
+    /// Whether it takes events of `topic`.
+    #[must_use]
+    pub fn takes(&self, topic: &str) -> bool {
+        self.filter().matches(topic)
+    }
+
+    /// Its topics: exact names for a database, patterns for a sink.
+    #[must_use]
+    pub fn filter(&self) -> litepost_core::TopicFilter {
+        if self.kind.statements {
+            litepost_core::TopicFilter::exact(self.tables.iter().map(|table| &table.name))
+        } else {
+            // The patterns were read once already.
+            litepost_core::TopicFilter::parse(&self.topics).unwrap_or_default()
+        }
+    }
+}
+
+/// The keys of a level that belong to the outbox file.
+pub(crate) fn file_keys(keys: &Delivery) -> Vec<(&'static str, String, Option<super::problem::Span>)> {
+    keys.given()
+        .into_iter()
+        .filter(|(_, scope, ..)| *scope == Scope::File)
+        .map(|(name, _, key, span)| (name, key.to_owned(), span))
+        .collect()
+}
