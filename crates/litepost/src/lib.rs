@@ -31,3 +31,7 @@ pub use event::{NewEvent, NewPayload};
 
 #[cfg(feature = "rusqlite")]
 pub use enqueue::{InTransaction, enqueue, enqueue_many};
+#[cfg(feature = "rusqlite")]
+mod verify;
+#[cfg(feature = "rusqlite")]
+pub use verify::{Problem, Verified, verify};
