@@ -13,6 +13,7 @@ use super::problem::Problem;
 use super::reader::{nearest, table_of};
 use super::spec::{AppSpec, TargetSpec};
 use super::values::quoted;
+use super::words::Dedupe;
 use crate::sink::{SinkConfigError, SinkFactory, SinkSettings, SinkType};
 use crate::sinks;
 
@@ -80,10 +81,11 @@ pub(crate) fn build(
     if context.skip {
         return Some(Arc::new(Unbuilt));
     }
-    if unknown_keys(kind, target, problems) || target.connection.iter().any(|entry| entry.node.is_none()) {
+    let unreadable = target.connection_broken || target.connection.iter().any(|entry| entry.node.is_none());
+    if unknown_keys(kind, target, problems) || unreadable {
         return None;
     }
-    let settings = SinkSettings {
+    let mut settings = SinkSettings {
         destination: Arc::clone(name),
         base_dir: context.folder.to_path_buf(),
         connection: table_of(&target.connection),
@@ -94,6 +96,9 @@ pub(crate) fn build(
             .map(|table| (table.name.clone(), table_options(app, target, &table.name, &table.level.delivery)))
             .collect::<BTreeMap<_, _>>(),
     };
+    if without_outbox_seq(kind, &mut settings, app, target, problems)? {
+        return (kind.build)(&settings).ok();
+    }
     match (kind.build)(&settings) {
         Ok(factory) => Some(factory),
         Err(error) => {
@@ -101,6 +106,62 @@ pub(crate) fn build(
             None
         }
     }
+}
+
+/// A type that has no `outbox_seq` yet keeps a ledger where sqloutbox's `inject_outbox_seq` asks for the column, which
+/// is told; true when that is so. An explicit `dedupe = "outbox_seq"` is refused.
+fn without_outbox_seq(
+    kind: &'static SinkType,
+    settings: &mut SinkSettings,
+    app: &AppSpec,
+    target: &TargetSpec,
+    problems: &mut Vec<Problem>,
+) -> Option<bool> {
+    let column = |options: &toml::Table| options.get("dedupe").and_then(toml::Value::as_str) == Some("outbox_seq");
+    if !column(&settings.options) && !settings.tables.values().any(column) {
+        return Some(false);
+    }
+    let mut with_ledger = settings.clone();
+    let mut with_column = settings.clone();
+    for options in std::iter::once(&mut with_ledger.options).chain(with_ledger.tables.values_mut()) {
+        if column(options) {
+            options.insert("dedupe".into(), "ledger".into());
+        }
+    }
+    with_column.options.insert("dedupe".into(), "outbox_seq".into());
+    if (kind.build)(&with_column).is_ok() || (kind.build)(&with_ledger).is_err() {
+        return Some(false);
+    }
+    let levels = || {
+        let tables = target.tables.iter().map(|table| &table.level.delivery);
+        tables.chain([&target.level.delivery, &app.level.delivery])
+    };
+    if let Some(given) = levels().filter_map(|keys| keys.dedupe.as_ref()).find(|given| given.value == Dedupe::OutboxSeq)
+    {
+        problems.push(
+            Problem::error(
+                &given.key,
+                format!("{}: this version has no outbox_seq for {:?} destinations", given.key, kind.name),
+            )
+            .at(given.span.clone())
+            .label("not implemented yet")
+            .hint("leave it out: the ledger applies every statement exactly once, whatever its SQL"),
+        );
+        return None;
+    }
+    if let Some(given) = levels().find_map(|keys| keys.inject_outbox_seq.as_ref()) {
+        problems.push(
+            Problem::warning(
+                &given.key,
+                format!("{}: this version has no outbox_seq for {:?} destinations", given.key, kind.name),
+            )
+            .at(given.span.clone())
+            .label("a ledger is kept instead")
+            .hint("every statement is applied exactly once all the same; the column is not filled"),
+        );
+    }
+    *settings = with_ledger;
+    Some(true)
 }
 
 /// Keys of `connection` that the sink type does not know; true when there are any.

@@ -279,8 +279,9 @@ keys! {
         #[default = "true"]
         #[scope = Statements]
         auto_schema: bool,
-        /// sqloutbox's way to say `dedupe`: true is `outbox_seq`, false is `none`, a list names the tables that
-        /// carry the column.
+        /// sqloutbox's way to say `dedupe`: true is `outbox_seq`, false sends the SQL as it is (with the ledger beside
+        /// it), a list names the tables that carry the column. A type of destination that has no `outbox_seq` in this
+        /// version keeps a ledger instead, and a warning says so.
         #[default = "not given: `dedupe` decides"]
         #[scope = Statements]
         inject_outbox_seq: InjectOutboxSeq,

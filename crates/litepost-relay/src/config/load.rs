@@ -111,6 +111,10 @@ fn finish(
 ) -> Result<Config, ConfigError> {
     let syntax_errors = !problems.is_empty() && problems.iter().any(|problem| problem.key.is_empty());
     let specs = spec::read(root, &mut problems);
+    if syntax_errors {
+        // What the parser has made up in place of a broken value has no place in the file.
+        problems.retain(|problem| problem.key.is_empty() || problem.span.as_ref().is_none_or(|span| !span.is_empty()));
+    }
     // After a syntax error half of the file may be missing from the tree: what it says is told, what it lacks is not.
     let apps = if syntax_errors {
         Vec::new()

@@ -32,6 +32,7 @@ pub use problem::{ConfigError, Problem, Severity, Source, Span, one_line};
 pub use reference::reference;
 pub use resolve::{App, Destination, Outbox, OutboxFile, Table};
 pub use schema::json_schema;
+pub use spec::table_name;
 pub use values::InjectOutboxSeq;
 pub use variables::Variables;
 pub use words::{Dedupe, Start};

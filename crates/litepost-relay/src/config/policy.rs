@@ -143,7 +143,9 @@ impl FilePolicy {
 /// `inject_outbox_seq` agree (see [`normalise`]).
 pub(crate) fn dedupe(table: &str, levels: &[&Delivery]) -> Option<Dedupe> {
     levels.iter().find_map(|keys| match (&keys.inject_outbox_seq, &keys.dedupe) {
-        (Some(inject), _) => Some(if inject.value.covers(table) { Dedupe::OutboxSeq } else { Dedupe::None }),
+        (Some(inject), _) if inject.value.covers(table) => Some(Dedupe::OutboxSeq),
+        // False says that the SQL is sent as it is, and the ledger does that.
+        (Some(_), dedupe) => Some(dedupe.as_ref().map_or(Dedupe::Ledger, |given| given.value)),
         (None, Some(dedupe)) => Some(dedupe.value),
         (None, None) => None,
     })
@@ -199,11 +201,8 @@ fn twice(short: &Given<Limit>, long: &Given<Limit>, problems: &mut Vec<Problem>)
 
 fn contradiction(keys: &Delivery, problems: &mut Vec<Problem>) {
     let (Some(inject), Some(dedupe)) = (&keys.inject_outbox_seq, &keys.dedupe) else { return };
-    let agree = matches!(
-        (&inject.value, dedupe.value),
-        (InjectOutboxSeq::All(true) | InjectOutboxSeq::Tables(_), Dedupe::OutboxSeq)
-            | (InjectOutboxSeq::All(false), Dedupe::None)
-    );
+    let wants_column = inject.value != InjectOutboxSeq::All(false);
+    let agree = wants_column == (dedupe.value == Dedupe::OutboxSeq);
     if !agree {
         problems.push(
             Problem::error(&inject.key, format!("{} and {} contradict each other", inject.key, dedupe.key))

@@ -200,11 +200,9 @@ pub fn one_line(source: &Source, problem: &Problem) -> String {
     format!("{}{place}: {word}: {}{hint}", source.name(), problem.message)
 }
 
-/// The folder that relative paths of a configuration file start from.
+/// The folder that relative paths of a configuration file start from; empty for the working folder, so that
+/// `shop.db` stays `shop.db` in every message.
 #[must_use]
 pub(crate) fn folder_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
-        _ => PathBuf::from("."),
-    }
+    path.parent().map(Path::to_path_buf).unwrap_or_default()
 }

@@ -82,8 +82,26 @@ pub(crate) fn table_of(entries: &[Entry]) -> toml::Table {
 /// Parses `text`; every syntax error and every unresolvable `${…}` goes to `problems`.
 pub(crate) fn parse(text: &str, resolver: &mut Resolver<'_>, problems: &mut Vec<Problem>) -> Node {
     let (table, errors) = DeTable::parse_recoverable(text);
+    let mut last_duplicate: Option<usize> = None;
     for error in errors {
-        problems.push(Problem::error("", error.message().replace('\n', ": ")).at(error.span()).label("not valid TOML"));
+        let (message, span) = (error.message().replace('\n', ": "), error.span());
+        if message == "duplicate key" {
+            let at = span.as_ref().map_or(0, |span| span.start);
+            // A table that is given twice has all its keys twice: once is enough said.
+            if last_duplicate.is_some_and(|last| !text.get(last..at).unwrap_or("[").contains("\n[")) {
+                continue;
+            }
+            last_duplicate = Some(at);
+            let key = span.clone().and_then(|span| text.get(span)).unwrap_or_default();
+            problems.push(
+                Problem::error("", format!("duplicate key {}", super::values::quoted(key)))
+                    .at(span)
+                    .label("given before")
+                    .hint("a key or table may be given once"),
+            );
+            continue;
+        }
+        problems.push(Problem::error("", message).at(span).label("not valid TOML"));
     }
     let mut convert = Convert { resolver, problems };
     let entries = convert.table(table.get_ref(), "", false);

@@ -40,7 +40,8 @@ pub(crate) fn from_command(command: &str, folder: &Path) -> Result<String, Strin
     }
     let mut child = Command::new("sh")
         .args(["-c", command])
-        .current_dir(folder)
+        // The empty path stands for the working folder everywhere but here.
+        .current_dir(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())

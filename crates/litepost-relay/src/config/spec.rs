@@ -38,6 +38,8 @@ pub(crate) struct TargetSpec {
     pub(crate) tables: Vec<TableSpec>,
     pub(crate) connection: Vec<Entry>,
     pub(crate) connection_span: Option<Span>,
+    /// `connection` is no table, and that was reported.
+    pub(crate) connection_broken: bool,
     pub(crate) level: Level,
     /// Something in it was reported already, so that its absence is no second finding.
     pub(crate) broken: bool,
@@ -140,6 +142,7 @@ fn target(statements: bool, name: String, entry: &Entry, path: String, problems:
             "connection" => {
                 spec.connection = table_entries(entry, &join(&path, "connection"), "[….connection]", problems).to_vec();
                 spec.connection_span = place(entry);
+                spec.connection_broken = entry.node.as_ref().is_none_or(|node| node.entries().is_none());
             }
             "tables" if statements => spec.tables = tables(entry, &path, problems),
             "tables" => {
@@ -267,7 +270,7 @@ fn table(item: &Node, path: &str, problems: &mut Vec<Problem>) -> Option<TableSp
 }
 
 /// Whether a table's name can be a file's name in `db_dir` and nothing else.
-pub(crate) fn table_name(name: &str) -> Result<(), &'static str> {
+pub fn table_name(name: &str) -> Result<(), &'static str> {
     const BYTES_MAX: usize = 200;
     match name {
         "" => Err("is empty"),

@@ -158,6 +158,11 @@ tables = [
 connection = { path = "x.db" }
 "#,
     );
+    let warnings: Vec<&str> = config.warnings.iter().map(|w| w.message.as_str()).collect();
+    assert_eq!(
+        warnings,
+        ["app.myapp.db.mixed.tables[2].inject_outbox_seq: this version has no outbox_seq for \"sqlite\" destinations"]
+    );
     let days: Vec<i64> = config.files().iter().map(|f| f.policy.retain_log_days).collect();
     assert_eq!(days, [30, 30, 30, 7]);
     let pace = config.apps[0].destinations[0].policy.pace;
@@ -279,7 +284,7 @@ fn code_and_file_mean_the_same() {
                         .connection("path", "events.jsonl"),
                 )
                 .db(TargetBuilder::new("warehouse", "sqlite")
-                    .table(TableBuilder::new("orders").auto_schema(false))
+                    .table(TableBuilder::new("orders").inject_outbox_seq(false))
                     .batch_size(7)
                     .connection("path", "warehouse.db")),
         )
