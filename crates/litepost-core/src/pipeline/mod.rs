@@ -136,7 +136,8 @@ impl Pipeline {
 
     /// The destination is connected and says how far it is, or it is unavailable. Answers [`Action::Open`].
     ///
-    /// The watermark can be ahead of the outbox file, whose cursor is saved late. Events up to it that stand in a
+    /// `watermark` is the highest position the destination remembers, in order or out of order. It can be ahead of the
+    /// outbox file, whose cursor is saved late. Events up to it that stand in a
     /// line found blocked on disk may have been waiting when it passed them, so such a line stays blocked until the
     /// log has been read again as far as the watermark; every other event up to it has been applied. A log that
     /// ends before the watermark is not this log's continuation: the driver must refuse it before it answers.

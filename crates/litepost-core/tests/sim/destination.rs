@@ -57,7 +57,8 @@ impl Destination {
         }
         ledger.token = token;
         ledger.events.retain(|&seq| !settled(seq));
-        Ok(Some(Seq(ledger.watermark)))
+        // The highest position it remembers at all: an event applied out of order can lie above the watermark.
+        Ok(Some(Seq(ledger.watermark.max(ledger.events.last().copied().unwrap_or(0)))))
     }
 
     /// One delivery takes effect.
