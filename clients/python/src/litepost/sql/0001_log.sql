@@ -1,0 +1,198 @@
+-- Migration 1: the log, its guards, and the state of delivery.
+--
+-- The log is an API: any program that can INSERT into SQLite 3.37 or later is a producer. So every rule that
+-- protects it lives here, in the database, and holds whatever program writes to it.
+
+CREATE TABLE litepost_outbox (
+  -- Position: max + 1 at insert. No AUTOINCREMENT: it costs a page per event and leaves gaps. Gapless and never
+  -- reused as long as the newest row stays, which the delete guard sees to.
+  seq           INTEGER PRIMARY KEY,
+  -- UUID version 7 (RFC 9562) in its text form, made here unless the producer brings its own id. julianday() and
+  -- not unixepoch('subsec'), which needs 3.42.
+  id            TEXT NOT NULL DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',
+                  (CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER) >> 16) & 0xffffffff,
+                  CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER) & 0xffff,
+                  random() & 0xfff,
+                  0x8000 | (random() & 0x3fff),
+                  random() & 0xffffffffffff)),
+  topic         TEXT NOT NULL,
+  key           TEXT,
+  type          TEXT NOT NULL DEFAULT '',
+  payload       ANY NOT NULL,
+  headers       TEXT,
+  version       INTEGER,
+  dedup_key     TEXT,
+  source        TEXT,
+  -- Milliseconds since the Unix epoch, UTC, like every time in these tables.
+  created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)),
+  deliver_after INTEGER,
+  expires_at    INTEGER
+) STRICT;
+
+-- Only rows that use these columns pay for them. Deliberately not UNIQUE: INSERT OR REPLACE would delete the
+-- older row without firing the delete guard. The guard below enforces both.
+CREATE INDEX litepost_outbox_dedup ON litepost_outbox (topic, dedup_key, created_at) WHERE dedup_key IS NOT NULL;
+CREATE INDEX litepost_outbox_version ON litepost_outbox (topic, key, version) WHERE version IS NOT NULL;
+
+-- Settings of this file; one row per setting.
+CREATE TABLE litepost_meta (
+  name  TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Who this file is. `origin` is made once; `epoch` grows when a restored or copied file is adopted.
+INSERT INTO litepost_meta (name, value) VALUES
+  ('origin', lower(hex(randomblob(16)))),
+  ('epoch', '1'),
+  ('dedup_window_ms', '86400000');
+
+-- One row per destination and lane: how far delivery is, and who may move it.
+CREATE TABLE litepost_cursor (
+  destination TEXT NOT NULL,                   -- app.name
+  lane        INTEGER NOT NULL,
+  lanes       INTEGER NOT NULL,                -- how many lanes the destination has
+  start_after INTEGER NOT NULL,                -- delivery began behind this position
+  acked       INTEGER NOT NULL,                -- everything up to here is settled, or stands in a blocked line
+  acked_above TEXT NOT NULL DEFAULT '',        -- settled ranges above `acked`: '12-15,17-17'
+  delivered   INTEGER NOT NULL DEFAULT 0,
+  dead        INTEGER NOT NULL DEFAULT 0,
+  expired     INTEGER NOT NULL DEFAULT 0,
+  skipped     INTEGER NOT NULL DEFAULT 0,
+  unrouted    INTEGER NOT NULL DEFAULT 0,      -- other topics, other lanes
+  updated_at  INTEGER NOT NULL,
+  -- The lease. `token` grows by one at each takeover; every write names the token it was granted. `beat` grows
+  -- with each renewal: a lease is dead when an observer has seen no beat for `lease_ms` of its own clock.
+  owner       TEXT,                            -- random identity of the relay process
+  holder      TEXT,                            -- where it runs: JSON with host, pid, boot
+  token       INTEGER NOT NULL DEFAULT 0,
+  beat        INTEGER NOT NULL DEFAULT 0,
+  lease_ms    INTEGER NOT NULL DEFAULT 0,
+  renewed_at  INTEGER,                         -- for people; never compared with a clock
+  -- What the destination looks like from the relay: closed, open, half_open, stalled; and why.
+  state       TEXT NOT NULL DEFAULT 'closed',
+  state_error TEXT,
+  state_since INTEGER,
+  PRIMARY KEY (destination, lane)
+) STRICT, WITHOUT ROWID;
+
+-- One row per line that waits behind a failed event. Every routed event of the line from `first_seq` on that is
+-- not above the cursor is unsettled; every other event up to the cursor is settled.
+CREATE TABLE litepost_blocked (
+  destination  TEXT NOT NULL,
+  lane         INTEGER NOT NULL,
+  line_kind    TEXT NOT NULL,                  -- key, topic, event
+  line         TEXT NOT NULL,
+  first_seq    INTEGER NOT NULL,
+  waiting      INTEGER NOT NULL,               -- events in the line, the first included
+  state        TEXT NOT NULL,                  -- backoff, releasing, scheduled, held
+  attempts     INTEGER NOT NULL,
+  error_code   TEXT,
+  error        TEXT,
+  blocked_at   INTEGER NOT NULL,
+  next_attempt INTEGER NOT NULL,
+  PRIMARY KEY (destination, lane, line_kind, line)
+) STRICT, WITHOUT ROWID;
+-- The delete guard asks for the lowest position that is blocked, once per row deleted.
+CREATE INDEX litepost_blocked_by_first ON litepost_blocked (first_seq);
+
+-- Events that could not be delivered, whole, for as long as an operator wants them.
+CREATE TABLE litepost_dead (
+  dead_id       INTEGER PRIMARY KEY,
+  destination   TEXT NOT NULL,
+  lane          INTEGER NOT NULL,
+  reason        TEXT NOT NULL,                 -- max_attempts, max_age, permanent, expired, malformed, skipped
+  attempts      INTEGER NOT NULL,
+  error_code    TEXT,
+  error         TEXT,
+  dead_at       INTEGER NOT NULL,
+  replayed_at   INTEGER,
+  seq           INTEGER NOT NULL,
+  id            TEXT NOT NULL,
+  topic         TEXT NOT NULL,
+  key           TEXT,
+  type          TEXT NOT NULL,
+  payload       ANY NOT NULL,
+  headers       TEXT,
+  version       INTEGER,
+  dedup_key     TEXT,
+  source        TEXT,
+  created_at    INTEGER NOT NULL,
+  deliver_after INTEGER,
+  expires_at    INTEGER
+) STRICT;
+CREATE INDEX litepost_dead_by_destination ON litepost_dead (destination, seq);
+
+-- Who did what to delivery, and why.
+CREATE TABLE litepost_audit (
+  audit_id    INTEGER PRIMARY KEY,
+  at          INTEGER NOT NULL,
+  actor       TEXT NOT NULL,
+  action      TEXT NOT NULL,
+  destination TEXT,
+  detail      TEXT NOT NULL                    -- JSON
+) STRICT;
+
+-- The guard of INSERT. Written as a trigger and not as CHECK and NOT NULL, since INSERT OR IGNORE steps over those
+-- in silence, and an event must never be dropped in silence. (-1 is what SQLite puts into NEW.seq when the producer
+-- gives none.) A trigger and not UNIQUE for the reason given at the indexes.
+CREATE TRIGGER litepost_outbox_insert BEFORE INSERT ON litepost_outbox
+WHEN NEW.seq <> -1
+  OR NEW.topic IS NULL OR NEW.topic = '' OR instr(NEW.topic, char(0)) > 0
+  OR NEW.payload IS NULL OR typeof(NEW.payload) NOT IN ('text', 'blob')
+  OR NEW.id IS NULL OR NEW.id = '' OR NEW.type IS NULL OR NEW.created_at IS NULL
+  OR NEW.headers IS NOT NULL OR NEW.version IS NOT NULL OR NEW.dedup_key IS NOT NULL
+BEGIN
+  SELECT CASE
+    WHEN NEW.seq <> -1
+      THEN RAISE(ABORT, 'litepost: seq is assigned by the log; leave it out of the INSERT')
+    WHEN NEW.topic IS NULL OR NEW.topic = '' OR instr(NEW.topic, char(0)) > 0
+      THEN RAISE(ABORT, 'litepost: topic must be a text that is not empty and has no NUL character')
+    WHEN NEW.payload IS NULL OR typeof(NEW.payload) NOT IN ('text', 'blob')
+      THEN RAISE(ABORT, 'litepost: payload must be TEXT or BLOB; serialise the value before the INSERT')
+    WHEN NEW.id IS NULL OR NEW.id = ''
+      THEN RAISE(ABORT, 'litepost: id must not be NULL or empty; leave it out to have one made')
+    WHEN NEW.type IS NULL
+      THEN RAISE(ABORT, 'litepost: type must not be NULL; leave it out for the empty type')
+    WHEN NEW.created_at IS NULL
+      THEN RAISE(ABORT, 'litepost: created_at must not be NULL; leave it out for the current time')
+    WHEN NEW.headers IS NOT NULL AND CASE WHEN json_valid(NEW.headers) THEN json_type(NEW.headers) <> 'object' ELSE 1 END
+      THEN RAISE(ABORT, 'litepost: headers must be a JSON object')
+    WHEN NEW.version IS NOT NULL AND (NEW.key IS NULL OR NEW.version < 1)
+      THEN RAISE(ABORT, 'litepost: a version needs a key and starts at 1')
+    WHEN NEW.version IS NOT NULL AND EXISTS (SELECT 1 FROM litepost_outbox
+           WHERE topic = NEW.topic AND key = NEW.key AND version = NEW.version AND version IS NOT NULL)
+      THEN RAISE(ABORT, 'litepost: this version of this key exists already; read the aggregate again and retry')
+    -- A duplicate adds nothing, raises nothing, leaves no gap.
+    WHEN NEW.dedup_key IS NOT NULL AND EXISTS (SELECT 1 FROM litepost_outbox
+           WHERE topic = NEW.topic AND dedup_key = NEW.dedup_key AND dedup_key IS NOT NULL
+             AND created_at > NEW.created_at - (SELECT CAST(value AS INTEGER) FROM litepost_meta WHERE name = 'dedup_window_ms'))
+      THEN RAISE(IGNORE)
+  END;
+END;
+
+-- An explicit seq of -1 looks to the guard above like none at all.
+CREATE TRIGGER litepost_outbox_position AFTER INSERT ON litepost_outbox
+WHEN NEW.seq < 1
+BEGIN
+  SELECT RAISE(ABORT, 'litepost: seq is assigned by the log; leave it out of the INSERT');
+END;
+
+CREATE TRIGGER litepost_outbox_update BEFORE UPDATE ON litepost_outbox
+BEGIN
+  SELECT RAISE(ABORT, 'litepost: events are immutable; write a new event instead');
+END;
+
+-- Only from the oldest end, only what every destination has settled, never the newest row.
+CREATE TRIGGER litepost_outbox_delete BEFORE DELETE ON litepost_outbox
+BEGIN
+  SELECT CASE
+    WHEN OLD.seq > coalesce((SELECT min(acked) FROM litepost_cursor), 0)
+      THEN RAISE(ABORT, 'litepost: this event is not delivered yet and cannot be deleted')
+    WHEN EXISTS (SELECT 1 FROM litepost_blocked WHERE first_seq <= OLD.seq)
+      THEN RAISE(ABORT, 'litepost: this event may wait behind a blocked one and cannot be deleted')
+    WHEN OLD.seq = (SELECT max(seq) FROM litepost_outbox)
+      THEN RAISE(ABORT, 'litepost: the newest event is kept so that its seq is never used again')
+    WHEN OLD.seq <> (SELECT min(seq) FROM litepost_outbox)
+      THEN RAISE(ABORT, 'litepost: events are deleted from the oldest on, so that the log has no holes')
+  END;
+END;
