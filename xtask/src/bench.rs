@@ -58,12 +58,12 @@ pub fn run(args: &Args) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { Err(Finding(format!("failed: {}", failed.join(", "))).into()) }
 }
 
-/// Runs one bench; the JSON objects among the lines it prints are its figures.
+/// Runs one bench. The JSON objects among the lines it prints are its figures; what it prints for people is kept too.
 fn one(bench: &Bench, quick: bool, python: &Path, folder: &Path, machine: &Value) -> Result<()> {
     let mut command = cargo(&["bench", "--package", &bench.package, "--all-features", "--bench", &bench.name]);
     command.env("LITEPOST_BENCH_PYTHON", python);
     if quick {
-        command.args(["--", "--quick"]);
+        command.env("LITEPOST_BENCH_QUICK", "1").args(["--", "--quick"]);
     }
     let file = folder.join(format!("{}.json", bench.name));
     if file.exists() {
@@ -73,20 +73,26 @@ fn one(bench: &Bench, quick: bool, python: &Path, folder: &Path, machine: &Value
     if !fine {
         bail!("`{}` failed", shown(&command));
     }
-    let figures: Vec<Value> = figures(&output);
-    if figures.is_empty() {
-        bail!("it printed no figures");
+    let printed = printed(&output);
+    if printed.is_empty() && figures(&output).is_empty() {
+        bail!("it printed nothing");
     }
-    let report =
-        json!({ "bench": bench.name, "quick": quick, "date": clock::date(), "machine": machine, "figures": figures });
+    let report = json!({ "bench": bench.name, "quick": quick, "date": clock::date(), "machine": machine, "figures": figures(&output), "printed": printed });
     std::fs::write(&file, format!("{report:#}\n"))?;
-    println!("{} figures in {}", report["figures"].as_array().map_or(0, Vec::len), file.display());
+    println!("kept in {}", file.display());
     Ok(())
 }
 
 /// The lines of a bench's output that are JSON objects.
 fn figures(output: &str) -> Vec<Value> {
     output.lines().filter(|line| line.starts_with('{')).filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// What a bench printed for people: its output behind cargo's own lines.
+fn printed(output: &str) -> Vec<&str> {
+    let lines: Vec<&str> = output.lines().collect();
+    let from = lines.iter().rposition(|line| line.trim_start().starts_with("Running ")).map_or(0, |at| at + 1);
+    lines[from..].iter().copied().filter(|line| !line.trim().is_empty() && !line.starts_with('{')).collect()
 }
 
 /// The bench targets, as cargo knows them.
@@ -144,5 +150,6 @@ mod tests {
         let found = figures("running\n{\"name\": \"a\", \"p50_us\": 8.5}\n{broken\n  {\"no\": 1}\n{\"name\": \"b\"}");
         assert_eq!(found.len(), 2);
         assert_eq!(found[0]["p50_us"], 8.5);
+        assert_eq!(printed("   Compiling a\n     Running benches/a.rs\n\na table\n{\"name\": 1}\n"), ["a table"]);
     }
 }

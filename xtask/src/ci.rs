@@ -29,6 +29,9 @@ pub fn run(args: &Args) -> Result<()> {
     summary.step("lints", lints);
     summary.step("documentation", documentation);
     summary.step("generated documents", docs::check);
+    if root().join("clients/python/check.sh").is_file() {
+        summary.step("Python: format, lints, types", python);
+    }
     if !args.without_tests {
         summary.step("what the tests need", setup::everything);
         test::all(&mut summary, setup::nextest().as_deref());
@@ -49,6 +52,16 @@ fn lints() -> Result<()> {
     manifests().try_for_each(|manifest| {
         let scope = ["clippy", "--manifest-path", manifest, "--workspace", "--all-targets", "--all-features"];
         sh(cargo(&scope).args(["--", "-D", "warnings"]))
+    })
+}
+
+/// What the Python package's own `check.sh` does before its tests; those are a step of their own.
+fn python() -> Result<()> {
+    let python = setup::python_client()?.join("python");
+    let checks: [&[&str]; 3] = [&["ruff", "format", "--check", "."], &["ruff", "check", "."], &["pyright"]];
+    checks.into_iter().try_for_each(|check| {
+        let mut command = command(&python, &["-m"]);
+        sh(command.args(check).current_dir(root().join("clients/python")))
     })
 }
 

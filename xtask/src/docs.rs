@@ -4,10 +4,12 @@
 //! a page (a line `<!-- include PATH -->` above a fenced block), and whatever the binary writes about itself.
 //! Invariant: `check` changes nothing.
 
+use std::process::Command;
+
 use anyhow::{Context, Result};
 
 use crate::Finding;
-use crate::shell::root;
+use crate::shell::{cargo, root, run as sh};
 use crate::tidy::{Problem, Source};
 
 /// Options of `cargo xtask docs`.
@@ -33,7 +35,13 @@ pub fn run(args: &Args) -> Result<()> {
             println!("{} written anew", page.name);
         }
     }
-    Ok(())
+    sh(generated().env("LITEPOST_UPDATE", "1"))
+}
+
+/// The test that compares what the code writes about itself (the reference of the configuration, its JSON Schema)
+/// with the files; told to, it writes them.
+fn generated() -> Command {
+    cargo(&["test", "--quiet", "--package", "litepost-cli", "--test", "it", "generated"])
 }
 
 /// An error when anything generated is out of date.
@@ -43,7 +51,10 @@ pub fn check() -> Result<()> {
     for problem in &problems {
         println!("{problem}");
     }
-    if problems.is_empty() { Ok(()) } else { Err(Finding("run `cargo xtask docs`".into()).into()) }
+    if !problems.is_empty() {
+        return Err(Finding("run `cargo xtask docs`".into()).into());
+    }
+    sh(&mut generated())
 }
 
 /// Compares the included programs of every page with their files.

@@ -42,8 +42,18 @@ const NEEDS: &[Need] = &[
 pub fn everything() -> Result<()> {
     system_packages()?;
     node_packages()?;
-    venv("test")?;
+    if root().join(PYTHON_CLIENT).is_file() {
+        python_client()?;
+    }
     Ok(())
+}
+
+/// What the Python package's tests and checks need: its own list.
+const PYTHON_CLIENT: &str = "clients/python/requirements-dev.txt";
+
+/// The environment of the Python package's tests.
+pub fn python_client() -> Result<PathBuf> {
+    venv_from("python-client", PYTHON_CLIENT)
 }
 
 fn postgres() -> bool {
@@ -154,7 +164,12 @@ fn node_packages() -> Result<()> {
 
 /// The Python environment `target/venv-NAME`, made from `xtask/requirements/NAME.txt`. Returns its `bin` folder.
 pub fn venv(name: &str) -> Result<PathBuf> {
-    let requirements = root().join("xtask/requirements").join(format!("{name}.txt"));
+    venv_from(name, &format!("xtask/requirements/{name}.txt"))
+}
+
+/// The same, from a list of requirements of its own.
+pub fn venv_from(name: &str, requirements: &str) -> Result<PathBuf> {
+    let requirements = root().join(requirements);
     let wanted = std::fs::read_to_string(&requirements).with_context(|| format!("{}", requirements.display()))?;
     let folder = target().join(format!("venv-{name}"));
     let bin = folder.join("bin");

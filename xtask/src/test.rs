@@ -66,8 +66,8 @@ fn path_with(folders: &[PathBuf]) -> OsString {
 }
 
 fn python_tests() -> Result<(bool, String)> {
-    let python = setup::venv("test")?.join("python");
-    let mut pytest = command(python, &["-m", "pytest", "-q", "-rs", "clients/python"]);
-    pytest.env("LITEPOST_BIN", quickstart::litepost()?);
+    let python = setup::python_client()?.join("python");
+    let mut pytest = command(python, &["-m", "pytest", "-q", "-rs"]);
+    pytest.current_dir(root().join("clients/python")).env("LITEPOST_BIN", quickstart::litepost()?);
     tee(&mut pytest)
 }
