@@ -193,26 +193,31 @@ class Outbox:
             else:
                 connection = self._connection
             self._inside = True
-            started: float | None = None
-            attempt = 0
             try:
-                while True:
-                    try:
-                        cursor = connection.execute(sql, values)
-                        return cursor.rowcount, cursor.lastrowid or 0
-                    except sqlite3.OperationalError as error:
-                        if _sqlite.is_busy(error):
-                            started = _sqlite.wait(started, attempt, self._busy_timeout, error)
-                            attempt += 1
-                            continue
-                        raise
+                cursor = connection.execute(sql, values)
             except sqlite3.Error as error:
-                ours = translate(error)
-                if ours is None:
-                    raise
-                raise ours from error
+                cursor = self._again(connection, sql, values, error)
             finally:
                 self._inside = False
+            return cursor.rowcount, cursor.lastrowid or 0
+
+    def _again(
+        self, connection: sqlite3.Connection, sql: str, values: tuple[Any, ...], error: sqlite3.Error
+    ) -> sqlite3.Cursor:
+        """After a failed INSERT: waits when it was for a lock, raises otherwise."""
+        started: float | None = None
+        attempt = 0
+        while isinstance(error, sqlite3.OperationalError) and _sqlite.is_busy(error):
+            started = _sqlite.wait(started, attempt, self._busy_timeout, error)
+            attempt += 1
+            try:
+                return connection.execute(sql, values)
+            except sqlite3.Error as next_error:
+                error = next_error
+        ours = translate(error)
+        if ours is None:
+            raise error
+        raise ours from error
 
     @contextmanager
     def _exclusive(self) -> Generator[sqlite3.Connection]:

@@ -79,7 +79,7 @@ def _text(name: str) -> str:
 def _record(number: int, by: str) -> str:
     # `by` is ours and has no quote in it.
     return (
-        "INSERT INTO litepost_schema (version, applied_at, applied_by) VALUES "  # noqa: S608
+        "INSERT INTO litepost_schema (version, applied_at, applied_by) VALUES "
         f"({number}, CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER), '{by}');"
     )
 
@@ -239,7 +239,7 @@ def max_pending(connection: sqlite3.Connection) -> int | None:
 
 def max_pending_trigger(limit: int) -> str:
     """The trigger, word for word the one that the litepost program makes."""
-    return (  # noqa: S608 - a whole number goes in
+    return (
         "CREATE TRIGGER main.litepost_outbox_max_pending BEFORE INSERT ON litepost_outbox "
         "WHEN coalesce((SELECT max(seq) FROM litepost_outbox), 0) "
         "- coalesce((SELECT min(acked) FROM litepost_cursor), (SELECT min(seq) - 1 FROM litepost_outbox), 0) "
