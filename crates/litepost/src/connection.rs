@@ -46,11 +46,7 @@ impl Options {
     /// The defaults.
     #[must_use]
     pub const fn new(access: Access) -> Self {
-        Self {
-            access,
-            create: false,
-            busy_timeout_ms: DEFAULT_BUSY_TIMEOUT_MS,
-        }
+        Self { access, create: false, busy_timeout_ms: DEFAULT_BUSY_TIMEOUT_MS }
     }
 
     /// Whether a file that does not exist is made.
@@ -86,19 +82,12 @@ impl Options {
         let mut connection = Connection::open_with_flags(path, flags).map_err(opening)?;
         set_patience(&mut connection, self.busy_timeout_ms).map_err(opening)?;
         // The first read is what tells a database from something else.
-        connection
-            .query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))
-            .map_err(opening)?;
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(opening)?;
         // SQLite opens a file it may not write to as read-only without a word.
         if writable && connection.is_readonly("main").map_err(opening)? {
-            return Err(StoreError::CannotOpen {
-                path: path.to_owned(),
-                reason: "the file is not writable".into(),
-            });
+            return Err(StoreError::CannotOpen { path: path.to_owned(), reason: "the file is not writable".into() });
         }
-        connection
-            .pragma_update(None, "wal_autocheckpoint", AUTOCHECKPOINT_FRAMES)
-            .map_err(opening)?;
+        connection.pragma_update(None, "wal_autocheckpoint", AUTOCHECKPOINT_FRAMES).map_err(opening)?;
         Ok(connection)
     }
 
@@ -113,19 +102,14 @@ impl Options {
                 }
                 Err(StoreError::Missing { path: path.to_owned() })
             }
-            Err(error) => Err(StoreError::CannotOpen {
-                path: path.to_owned(),
-                reason: error.to_string(),
-            }),
+            Err(error) => Err(StoreError::CannotOpen { path: path.to_owned(), reason: error.to_string() }),
         }
     }
 }
 
 /// The journal mode of the file, in lower case: `wal`, `delete`, `truncate`, `persist`, `memory`, `off`.
 pub fn journal_mode(connection: &Connection) -> Result<String, StoreError> {
-    connection
-        .query_row("PRAGMA main.journal_mode", [], |row| row.get(0))
-        .doing("reading the journal mode")
+    connection.query_row("PRAGMA main.journal_mode", [], |row| row.get(0)).doing("reading the journal mode")
 }
 
 /// Switches the file to WAL, for good. Only for files that belong to litepost alone: an application decides about its
@@ -151,25 +135,8 @@ pub(crate) fn set_patience(connection: &mut Connection, busy_timeout_ms: u32) ->
 /// One busy handler per power of two: the handler is a plain function, which every rusqlite accepts, and a plain
 /// function knows of no connection.
 const WAITERS: [fn(i32) -> bool; 20] = [
-    wait::<0>,
-    wait::<1>,
-    wait::<2>,
-    wait::<3>,
-    wait::<4>,
-    wait::<5>,
-    wait::<6>,
-    wait::<7>,
-    wait::<8>,
-    wait::<9>,
-    wait::<10>,
-    wait::<11>,
-    wait::<12>,
-    wait::<13>,
-    wait::<14>,
-    wait::<15>,
-    wait::<16>,
-    wait::<17>,
-    wait::<18>,
+    wait::<0>, wait::<1>, wait::<2>, wait::<3>, wait::<4>, wait::<5>, wait::<6>, wait::<7>, wait::<8>, wait::<9>,
+    wait::<10>, wait::<11>, wait::<12>, wait::<13>, wait::<14>, wait::<15>, wait::<16>, wait::<17>, wait::<18>,
     wait::<19>,
 ];
 

@@ -59,7 +59,8 @@ impl<'a> Row<'a> {
 
     /// As [`Row::new`], written at `now`.
     pub fn at(event: &'a NewEvent, now: Millis) -> Self {
-        let id = event.id.as_ref().map_or_else(|| Cow::Owned(crate::ids::event_id(now)), |id| Cow::Borrowed(id.as_str()));
+        let id =
+            event.id.as_ref().map_or_else(|| Cow::Owned(crate::ids::event_id(now)), |id| Cow::Borrowed(id.as_str()));
         Self { event, id, created_at: now }
     }
 
@@ -97,10 +98,7 @@ impl<'a> Row<'a> {
         if rows == 0 {
             return Enqueued::Duplicate;
         }
-        Enqueued::Written {
-            seq: Seq(last_insert_rowid),
-            id: self.id.into_owned(),
-        }
+        Enqueued::Written { seq: Seq(last_insert_rowid), id: self.id.into_owned() }
     }
 }
 

@@ -3,7 +3,10 @@
 //! Called by the log reader before a batch leaves and by settle for exceptions. Invariant: the database, the WAL and the
 //! -shm are never opened here. Closing a second handle would drop SQLite's POSIX locks on them
 //! (<https://sqlite.org/howtocorrupt.html>, 2.2), so the sync goes through `sqlite3_file_control`.
-#![allow(unsafe_code, reason = "SQLite hands out its file handle as a raw pointer; this is the only module that touches it")]
+#![allow(
+    unsafe_code,
+    reason = "SQLite hands out its file handle as a raw pointer; this is the only module that touches it"
+)]
 
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
@@ -55,7 +58,12 @@ fn sync_handle(connection: &Connection, handle: c_int) -> Result<(), StoreError>
     // SAFETY: the handle is valid while `connection` is borrowed, which also keeps other threads out (Connection is not
     // Sync). Both operations write one `sqlite3_file *` through the pointer and keep nothing.
     let code = unsafe {
-        ffi::sqlite3_file_control(connection.handle(), c"main".as_ptr(), handle, ptr::from_mut(&mut file).cast::<c_void>())
+        ffi::sqlite3_file_control(
+            connection.handle(),
+            c"main".as_ptr(),
+            handle,
+            ptr::from_mut(&mut file).cast::<c_void>(),
+        )
     };
     if code != ffi::SQLITE_OK {
         return Err(failed(code));
@@ -78,11 +86,9 @@ fn sync_directory(connection: &Connection) -> Result<(), StoreError> {
         return Ok(());
     };
     let Some(directory) = path.parent() else { return Ok(()) };
-    std::fs::File::open(directory)
-        .and_then(|d| d.sync_all())
-        .map_err(|error| StoreError::Sqlite {
-            doing: DOING,
-            code: ffi::SQLITE_IOERR_DIR_FSYNC,
-            message: format!("the directory could not be synced: {error}"),
-        })
+    std::fs::File::open(directory).and_then(|d| d.sync_all()).map_err(|error| StoreError::Sqlite {
+        doing: DOING,
+        code: ffi::SQLITE_IOERR_DIR_FSYNC,
+        message: format!("the directory could not be synced: {error}"),
+    })
 }

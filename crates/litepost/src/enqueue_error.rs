@@ -99,10 +99,9 @@ impl EnqueueError {
             Fault::Corrupt => Self::Corrupt { code },
             Fault::TooBig => Self::TooBig,
             Fault::NoTable => Self::NotMigrated,
-            Fault::NotADatabase | Fault::CannotOpen | Fault::Other => Self::Sqlite {
-                code,
-                message: message.to_owned(),
-            },
+            Fault::NotADatabase | Fault::CannotOpen | Fault::Other => {
+                Self::Sqlite { code, message: message.to_owned() }
+            }
         }
     }
 
@@ -110,9 +109,7 @@ impl EnqueueError {
         let starts = |prefix: &str| guard.starts_with(prefix);
         if let Some(rest) = guard.strip_prefix("outbox is full: max_pending is ") {
             let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
-            return Self::Full {
-                max_pending: digits.parse().unwrap_or(0),
-            };
+            return Self::Full { max_pending: digits.parse().unwrap_or(0) };
         }
         if starts("this version of this key exists") {
             Self::DuplicateVersion
@@ -125,9 +122,7 @@ impl EnqueueError {
         } else if starts("headers must be") {
             Self::BadHeaders
         } else {
-            Self::Refused {
-                message: guard.to_owned(),
-            }
+            Self::Refused { message: guard.to_owned() }
         }
     }
 
@@ -149,7 +144,9 @@ impl EnqueueError {
             Self::StaleSnapshot => "begin write transactions with BEGIN IMMEDIATE; then retry the whole transaction",
             Self::ReadOnly => "check the permissions of the file and its directory, and how it was opened",
             Self::Io { .. } => "check the disk and the system log; then retry the whole business transaction",
-            Self::Corrupt { .. } => "run `PRAGMA integrity_check`, restore a backup; see https://sqlite.org/howtocorrupt.html",
+            Self::Corrupt { .. } => {
+                "run `PRAGMA integrity_check`, restore a backup; see https://sqlite.org/howtocorrupt.html"
+            }
             Self::WriterStopped => "look the event up by its id before it is sent again",
             Self::Sqlite { .. } => "see https://sqlite.org/rescode.html for the code",
         }

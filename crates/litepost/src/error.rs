@@ -174,7 +174,9 @@ impl StoreError {
         match self {
             Self::Missing { .. } => "check the path; `litepost migrate --create --database FILE` makes a new file",
             Self::NotAFile { .. } => "give the path of the database file itself",
-            Self::CannotOpen { .. } => "check the permissions of the file and of its directory, which needs to be writable",
+            Self::CannotOpen { .. } => {
+                "check the permissions of the file and of its directory, which needs to be writable"
+            }
             Self::NotADatabase { .. } => "check the path; encrypted databases are not supported",
             Self::NotMigrated => "run `litepost migrate --database FILE`",
             Self::SchemaOlder { .. } => "stop the other litepost programs and run `litepost migrate --database FILE`",
@@ -191,7 +193,9 @@ impl StoreError {
             Self::DiskFull { .. } => "free disk space; nothing is lost, and litepost goes on by itself",
             Self::ReadOnly { .. } => "check the permissions of the file and of its directory",
             Self::Io { .. } => "check the disk and the system log",
-            Self::Corrupt { .. } => "run `PRAGMA integrity_check`, restore a backup; see https://sqlite.org/howtocorrupt.html",
+            Self::Corrupt { .. } => {
+                "run `PRAGMA integrity_check`, restore a backup; see https://sqlite.org/howtocorrupt.html"
+            }
             Self::Sqlite { .. } => "see https://sqlite.org/rescode.html for the code",
         }
     }
@@ -210,11 +214,9 @@ impl StoreError {
             Fault::ReadOnly => Self::ReadOnly { doing },
             Fault::Corrupt | Fault::NotADatabase => Self::Corrupt { doing, code },
             Fault::NoTable => Self::NotMigrated,
-            Fault::CannotOpen | Fault::TooBig | Fault::Other => Self::Sqlite {
-                doing,
-                code,
-                message: message.to_owned(),
-            },
+            Fault::CannotOpen | Fault::TooBig | Fault::Other => {
+                Self::Sqlite { doing, code, message: message.to_owned() }
+            }
         }
     }
 
@@ -222,10 +224,7 @@ impl StoreError {
     pub(crate) fn from_open(path: &Path, code: i32, message: &str) -> Self {
         match Fault::of(code, message) {
             Fault::NotADatabase => Self::NotADatabase { path: path.to_owned() },
-            Fault::CannotOpen => Self::CannotOpen {
-                path: path.to_owned(),
-                reason: message.to_owned(),
-            },
+            Fault::CannotOpen => Self::CannotOpen { path: path.to_owned(), reason: message.to_owned() },
             _ => Self::from_code("opening the database", code, message),
         }
     }

@@ -16,13 +16,21 @@ pub mod schema;
 #[cfg(feature = "rusqlite")]
 pub mod connection;
 #[cfg(feature = "rusqlite")]
+pub mod dead;
+#[cfg(feature = "rusqlite")]
 mod durable;
 #[cfg(feature = "rusqlite")]
 mod enqueue;
 #[cfg(feature = "rusqlite")]
+mod group;
+#[cfg(feature = "rusqlite")]
 pub mod lanes;
 #[cfg(feature = "rusqlite")]
 pub mod log;
+#[cfg(feature = "rusqlite")]
+mod outbox;
+#[cfg(feature = "rusqlite")]
+pub mod status;
 
 pub use contract::Enqueued;
 pub use enqueue_error::EnqueueError;
@@ -31,6 +39,10 @@ pub use event::{NewEvent, NewPayload};
 
 #[cfg(feature = "rusqlite")]
 pub use enqueue::{InTransaction, enqueue, enqueue_many};
+#[cfg(feature = "rusqlite")]
+pub use group::{GroupWriter, Pending};
+#[cfg(feature = "rusqlite")]
+pub use outbox::{Durability, Outbox};
 #[cfg(feature = "rusqlite")]
 mod verify;
 #[cfg(feature = "rusqlite")]

@@ -52,11 +52,7 @@ impl LogReader {
         schema::require_current(&connection)?;
         // From now on SQLite itself refuses a write through this connection.
         connection.pragma_update(None, "query_only", true).doing(DOING)?;
-        Ok(Self {
-            connection,
-            durable: Durable::default(),
-            decoder: Decoder::default(),
-        })
+        Ok(Self { connection, durable: Durable::default(), decoder: Decoder::default() })
     }
 
     /// The events behind `after`: at most `max_events` of them, and no further one once they weigh `max_bytes`. A single
@@ -135,10 +131,7 @@ impl LogReader {
 
     /// Incarnation of the outbox file: grows when a restored or copied file is adopted.
     pub fn epoch(&self) -> Result<i64, StoreError> {
-        self.meta("epoch")?.parse().map_err(|_| StoreError::BadState {
-            table: "litepost_meta",
-            column: "epoch",
-        })
+        self.meta("epoch")?.parse().map_err(|_| StoreError::BadState { table: "litepost_meta", column: "epoch" })
     }
 
     fn meta(&self, name: &str) -> Result<String, StoreError> {
@@ -147,8 +140,6 @@ impl LogReader {
             .query_row("SELECT value FROM main.litepost_meta WHERE name = ?1", [name], |row| row.get(0))
             .optional()
             .doing("reading the file's identity")?;
-        found.ok_or_else(|| StoreError::SchemaDamaged {
-            missing: format!("litepost_meta.{name}"),
-        })
+        found.ok_or_else(|| StoreError::SchemaDamaged { missing: format!("litepost_meta.{name}") })
     }
 }

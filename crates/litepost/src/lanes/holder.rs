@@ -74,7 +74,8 @@ enum Process {
 #[cfg(target_os = "linux")]
 fn process(pid: u32) -> Process {
     // Signal 0 and not the absence of /proc/PID: with hidepid other users' processes are not in /proc.
-    let exists = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).map(rustix::process::test_kill_process);
+    let exists =
+        i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).map(rustix::process::test_kill_process);
     match exists {
         Some(Err(rustix::io::Errno::SRCH)) => return Process::Gone,
         Some(_) => {}

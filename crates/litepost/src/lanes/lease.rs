@@ -63,10 +63,7 @@ impl LaneStore {
             })
             .doing(doing)?;
         if changed != 1 {
-            return Err(StoreError::UnknownLane {
-                destination: destination.into(),
-                lane,
-            });
+            return Err(StoreError::UnknownLane { destination: destination.into(), lane });
         }
         tx.commit().doing(doing)?;
         Ok(Acquire::Granted(Lease {
@@ -148,8 +145,5 @@ fn read(connection: &Connection, destination: &str, lane: u32) -> Result<Row, St
             .optional()
         })
         .doing("reading a lease")?;
-    found.ok_or_else(|| StoreError::UnknownLane {
-        destination: destination.into(),
-        lane,
-    })
+    found.ok_or_else(|| StoreError::UnknownLane { destination: destination.into(), lane })
 }

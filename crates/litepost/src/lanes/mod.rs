@@ -131,9 +131,7 @@ impl LaneStore {
 
     /// As [`LaneStore::open`], waiting for a lock for `busy_timeout_ms`.
     pub fn open_with(path: impl AsRef<Path>, busy_timeout_ms: u32) -> Result<Self, StoreError> {
-        let connection = connection::Options::new(Access::ReadWrite)
-            .busy_timeout_ms(busy_timeout_ms)
-            .open(path)?;
+        let connection = connection::Options::new(Access::ReadWrite).busy_timeout_ms(busy_timeout_ms).open(path)?;
         schema::require_current(&connection)?;
         // Under WAL a cursor that is lost in a power cut costs a redelivery, and what must not be lost is synced by
         // `settle`. A rollback journal without full syncs could damage the file.
@@ -141,17 +139,11 @@ impl LaneStore {
         connection
             .pragma_update(None, "synchronous", if wal { "NORMAL" } else { "FULL" })
             .doing("opening the database")?;
-        Ok(Self {
-            connection,
-            durable: Durable::default(),
-            busy_timeout_ms,
-        })
+        Ok(Self { connection, durable: Durable::default(), busy_timeout_ms })
     }
 
     /// A write transaction: IMMEDIATE, so that it waits for the lock at its beginning and cannot fail for it later.
     fn write(&mut self, doing: &'static str) -> Result<rusqlite::Transaction<'_>, StoreError> {
-        self.connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .doing(doing)
+        self.connection.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)
     }
 }

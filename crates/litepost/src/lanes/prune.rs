@@ -83,22 +83,14 @@ impl LaneStore {
         }
         let result = self.connection.query_row(sql, [], |row| {
             let (busy, frames, moved): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            Ok(CheckpointResult {
-                wal_frames: frames.max(0),
-                moved: moved.max(0),
-                busy: busy != 0,
-            })
+            Ok(CheckpointResult { wal_frames: frames.max(0), moved: moved.max(0), busy: busy != 0 })
         });
         if patience.is_some() {
             set_patience(&mut self.connection, self.busy_timeout_ms).doing(doing)?;
         }
         match result.doing(doing) {
             // Another connection is checkpointing: the work is being done.
-            Err(StoreError::Busy { .. }) => Ok(CheckpointResult {
-                wal_frames: 0,
-                moved: 0,
-                busy: true,
-            }),
+            Err(StoreError::Busy { .. }) => Ok(CheckpointResult { wal_frames: 0, moved: 0, busy: true }),
             other => other,
         }
     }

@@ -16,10 +16,7 @@ impl LaneStore {
     pub fn register(&mut self, destination: &str, lanes: u32, start: Start) -> Result<(), StoreError> {
         let doing = "registering a destination";
         if lanes == 0 || lanes > MAX_LANES {
-            return Err(StoreError::BadSetting {
-                setting: "lanes",
-                rule: "between 1 and 1024",
-            });
+            return Err(StoreError::BadSetting { setting: "lanes", rule: "between 1 and 1024" });
         }
         // Most starts find everything in place, and must not wait for the write lock to say so.
         if rows_of(&self.connection, destination, lanes)?.len() == lanes as usize {
@@ -65,15 +62,10 @@ impl LaneStore {
             .and_then(|mut s| s.query_row(params![destination, lane], |row| cursor(row, lane)).optional())
             .doing(doing)?;
         let Some((acked, above, row)) = found else {
-            return Err(StoreError::UnknownLane {
-                destination: destination.into(),
-                lane,
-            });
+            return Err(StoreError::UnknownLane { destination: destination.into(), lane });
         };
-        let acked_above = SeqRanges::parse(&above).ok_or(StoreError::BadState {
-            table: "litepost_cursor",
-            column: "acked_above",
-        })?;
+        let acked_above =
+            SeqRanges::parse(&above).ok_or(StoreError::BadState { table: "litepost_cursor", column: "acked_above" })?;
         let blocked = blocked(&snapshot, destination, lane)?;
         snapshot.commit().doing(doing)?;
         Ok((LaneState { acked, acked_above, blocked }, row))
@@ -94,11 +86,7 @@ fn rows_of(connection: &Connection, destination: &str, asked: u32) -> Result<Vec
     while let Some(row) = rows.next().doing(doing)? {
         let (lane, lanes, start_after) = (row.get(0).doing(doing)?, row.get(1).doing(doing)?, row.get(2).doing(doing)?);
         if lanes != asked {
-            return Err(StoreError::LaneCount {
-                destination: destination.into(),
-                found: lanes,
-                asked,
-            });
+            return Err(StoreError::LaneCount { destination: destination.into(), found: lanes, asked });
         }
         found.push((lane, start_after));
     }
@@ -108,20 +96,13 @@ fn rows_of(connection: &Connection, destination: &str, asked: u32) -> Result<Vec
 fn cursor(row: &Row<'_>, lane: u32) -> rusqlite::Result<(Seq, String, CursorRow)> {
     let owner: Option<String> = row.get(9)?;
     let held_by = match owner {
-        Some(owner) => Some(Beat {
-            owner,
-            holder: row.get(10)?,
-            token: row.get(11)?,
-            beat: row.get(12)?,
-            lease_ms: row.get(13)?,
-        }),
+        Some(owner) => {
+            Some(Beat { owner, holder: row.get(10)?, token: row.get(11)?, beat: row.get(12)?, lease_ms: row.get(13)? })
+        }
         None => None,
     };
     let cursor = CursorRow {
-        lane: Lane {
-            index: lane,
-            count: row.get(0)?,
-        },
+        lane: Lane { index: lane, count: row.get(0)? },
         start_after: Seq(row.get(1)?),
         counters: Counters {
             delivered: row.get(4)?,
@@ -141,10 +122,7 @@ fn cursor(row: &Row<'_>, lane: u32) -> rusqlite::Result<(Seq, String, CursorRow)
 
 fn blocked(connection: &Connection, destination: &str, lane: u32) -> Result<BTreeMap<Line, BlockedLine>, StoreError> {
     let doing = "loading blocked lines";
-    let bad = |column| StoreError::BadState {
-        table: "litepost_blocked",
-        column,
-    };
+    let bad = |column| StoreError::BadState { table: "litepost_blocked", column };
     let mut statement = connection
         .prepare_cached(
             "SELECT line_kind, line, first_seq, waiting, state, attempts, error_code, error, blocked_at, next_attempt \
@@ -157,10 +135,7 @@ fn blocked(connection: &Connection, destination: &str, lane: u32) -> Result<BTre
         let kind: String = row.get(0).doing(doing)?;
         let name: String = row.get(1).doing(doing)?;
         let state: String = row.get(4).doing(doing)?;
-        let line = Line {
-            kind: LineKind::parse(&kind).ok_or_else(|| bad("line_kind"))?,
-            name: name.into(),
-        };
+        let line = Line { kind: LineKind::parse(&kind).ok_or_else(|| bad("line_kind"))?, name: name.into() };
         let waits = BlockedLine {
             first: Seq(row.get(2).doing(doing)?),
             waiting: row.get(3).doing(doing)?,

@@ -37,7 +37,8 @@ impl LaneStore {
             settled.push(settle_one(&tx, lease, settlement, now_wall)?);
         }
         tx.commit().doing(DOING)?;
-        let durable = |(item, outcome): (&(&Lease, &Settlement), &Settled)| item.1.durable && *outcome == Settled::Committed;
+        let durable =
+            |(item, outcome): (&(&Lease, &Settlement), &Settled)| item.1.durable && *outcome == Settled::Committed;
         if items.iter().zip(&settled).any(durable) {
             self.durable.sync(&self.connection)?;
         }
@@ -68,7 +69,12 @@ impl LaneStore {
     }
 }
 
-fn settle_one(tx: &Transaction<'_>, lease: &Lease, settlement: &Settlement, now: Millis) -> Result<Settled, StoreError> {
+fn settle_one(
+    tx: &Transaction<'_>,
+    lease: &Lease,
+    settlement: &Settlement,
+    now: Millis,
+) -> Result<Settled, StoreError> {
     if !move_cursor(tx, lease, settlement, now)? {
         return Ok(Settled::LeaseLost);
     }

@@ -64,10 +64,7 @@ pub fn version(connection: &Connection) -> Result<SchemaState, StoreError> {
     let mut statement = connection
         .prepare("SELECT lower(name) FROM main.sqlite_schema WHERE lower(substr(name, 1, 9)) = 'litepost_' ORDER BY 1")
         .doing(doing)?;
-    let found: Vec<String> = statement
-        .query_map([], |row| row.get(0))
-        .and_then(Iterator::collect)
-        .doing(doing)?;
+    let found: Vec<String> = statement.query_map([], |row| row.get(0)).and_then(Iterator::collect).doing(doing)?;
     let has = |name: &str| found.binary_search_by(|f| f.as_str().cmp(name)).is_ok();
     if !has("litepost_schema") {
         // Only our names count: an application may well have a table `litepost_stamps`.
@@ -77,9 +74,7 @@ pub fn version(connection: &Connection) -> Result<SchemaState, StoreError> {
         });
     }
     let Some(number) = recorded_version(connection)? else {
-        return Ok(SchemaState::Foreign {
-            object: "litepost_schema".into(),
-        });
+        return Ok(SchemaState::Foreign { object: "litepost_schema".into() });
     };
     Ok(match number {
         n if n > VERSION => SchemaState::Newer(n),
@@ -97,10 +92,7 @@ fn recorded_version(connection: &Connection) -> Result<Option<u32>, StoreError> 
     let mut statement = connection
         .prepare("SELECT lower(name) FROM pragma_table_info('litepost_schema', 'main') ORDER BY cid")
         .doing(doing)?;
-    let columns: Vec<String> = statement
-        .query_map([], |row| row.get(0))
-        .and_then(Iterator::collect)
-        .doing(doing)?;
+    let columns: Vec<String> = statement.query_map([], |row| row.get(0)).and_then(Iterator::collect).doing(doing)?;
     if columns != ["version", "applied_at", "applied_by"] {
         return Ok(None);
     }
@@ -144,8 +136,7 @@ pub fn migrate(connection: &mut Connection) -> Result<Migrated, StoreError> {
     }
     for (number, text) in MIGRATIONS.iter().filter(|(number, _)| Some(*number) > from) {
         tx.execute_batch(text).doing(doing)?;
-        tx.execute_batch(&record(*number, concat!("litepost ", env!("CARGO_PKG_VERSION"))))
-            .doing(doing)?;
+        tx.execute_batch(&record(*number, concat!("litepost ", env!("CARGO_PKG_VERSION")))).doing(doing)?;
     }
     tx.commit().doing(doing)?;
     Ok(Migrated { from, to: VERSION })
@@ -154,7 +145,9 @@ pub fn migrate(connection: &mut Connection) -> Result<Migrated, StoreError> {
 /// The limit that [`set_max_pending`] set.
 pub fn max_pending(connection: &Connection) -> Result<Option<i64>, StoreError> {
     connection
-        .query_row("SELECT CAST(value AS INTEGER) FROM main.litepost_meta WHERE name = 'max_pending'", [], |row| row.get(0))
+        .query_row("SELECT CAST(value AS INTEGER) FROM main.litepost_meta WHERE name = 'max_pending'", [], |row| {
+            row.get(0)
+        })
         .optional()
         .doing("reading max_pending")
 }
@@ -167,10 +160,7 @@ pub fn max_pending(connection: &Connection) -> Result<Option<i64>, StoreError> {
 pub fn set_max_pending(connection: &mut Connection, limit: Option<i64>) -> Result<(), StoreError> {
     let doing = "setting max_pending";
     if limit.is_some_and(|limit| limit < 1) {
-        return Err(StoreError::BadSetting {
-            setting: "max_pending",
-            rule: "at least 1",
-        });
+        return Err(StoreError::BadSetting { setting: "max_pending", rule: "at least 1" });
     }
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)?;
     require_current(&tx)?;

@@ -1,0 +1,244 @@
+//! How delivery stands: a snapshot for `litepost status`, for health checks and the web page.
+//!
+//! Invariant: the file is opened read-only; looking changes nothing.
+
+use std::path::Path;
+
+use litepost_core::{Millis, Seq, SeqRanges};
+use rusqlite::{Connection, OptionalExtension as _, params};
+use serde::Serialize;
+
+use crate::connection::{self, Access};
+use crate::error::{Doing as _, StoreError};
+use crate::schema;
+
+const DOING: &str = "reading the status";
+
+/// The state of one outbox file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileStatus {
+    /// Random id of the file.
+    pub origin: String,
+    /// Incarnation of the file.
+    pub epoch: i64,
+    /// The newest position; 0 when the log is empty.
+    pub head: Seq,
+    /// The oldest position that is not pruned.
+    pub tail: Option<Seq>,
+    /// The limit of waiting events, when one is set.
+    pub max_pending: Option<i64>,
+    /// The destinations, by name.
+    pub destinations: Vec<DestinationStatus>,
+}
+
+/// The state of one destination, its lanes together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DestinationStatus {
+    /// Full name, `app.name`.
+    pub destination: String,
+    /// Events that are not settled: not yet looked at, or waiting in a blocked line. With several lanes the part not yet
+    /// looked at is shared out evenly among them; it is 0 only when everything is settled.
+    pub pending: i64,
+    /// Age of the oldest of them, milliseconds; `None` when there is none.
+    pub oldest_age_ms: Option<i64>,
+    /// Dead letters that were not replayed.
+    pub dead: i64,
+    /// Lines that wait behind a failed event.
+    pub blocked_keys: i64,
+    /// Events whose `deliver_after` lies ahead.
+    pub scheduled: i64,
+    /// The worst of the lanes: `stalled`, `open`, `half_open`, `closed`.
+    pub state: String,
+    /// Why.
+    pub error: Option<String>,
+    /// Since when, milliseconds since the Unix epoch.
+    pub state_since: Option<Millis>,
+    /// Events confirmed by the destination so far.
+    pub delivered: i64,
+    /// Events that became dead letters so far, expired ones left out.
+    pub dead_total: i64,
+    /// Events that expired so far.
+    pub expired: i64,
+    /// Events an operator took out so far.
+    pub skipped: i64,
+    /// The lanes.
+    pub lanes: Vec<LaneStatus>,
+}
+
+/// The state of one lane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LaneStatus {
+    /// Which one.
+    pub lane: u32,
+    /// Its cursor.
+    pub acked: Seq,
+    /// Who has it.
+    pub owner: Option<String>,
+    /// Where the owner runs, as it says.
+    pub holder: Option<String>,
+    /// Fencing token.
+    pub token: i64,
+    /// Its state.
+    pub state: String,
+    /// When the row was last settled, milliseconds since the Unix epoch.
+    pub updated_at: Millis,
+}
+
+/// Reads the status of the outbox in `path`.
+pub fn read(path: impl AsRef<Path>, now_wall: Millis) -> Result<FileStatus, StoreError> {
+    let connection = connection::open(path, Access::ReadOnly)?;
+    read_from(&connection, now_wall)
+}
+
+/// As [`read`], through a connection that is open already.
+pub fn read_from(connection: &Connection, now_wall: Millis) -> Result<FileStatus, StoreError> {
+    let snapshot = connection.unchecked_transaction().doing(DOING)?;
+    schema::require_current(&snapshot)?;
+    let (head, tail): (Option<i64>, Option<i64>) = snapshot
+        .query_row(
+            "SELECT (SELECT max(seq) FROM main.litepost_outbox), (SELECT min(seq) FROM main.litepost_outbox)",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .doing(DOING)?;
+    let head = Seq(head.unwrap_or(0));
+    let lanes = lanes(&snapshot)?;
+    let mut destinations = Vec::new();
+    for group in lanes.chunk_by(|a, b| a.destination == b.destination) {
+        destinations.push(destination(&snapshot, group, head, now_wall)?);
+    }
+    let meta = |name: &str| {
+        snapshot
+            .query_row("SELECT value FROM main.litepost_meta WHERE name = ?1", [name], |row| row.get::<_, String>(0))
+            .optional()
+            .doing(DOING)
+    };
+    let missing = |name: &str| StoreError::SchemaDamaged { missing: format!("litepost_meta.{name}") };
+    let epoch = meta("epoch")?.ok_or_else(|| missing("epoch"))?;
+    let status = FileStatus {
+        origin: meta("origin")?.ok_or_else(|| missing("origin"))?,
+        epoch: epoch.parse().map_err(|_| StoreError::BadState { table: "litepost_meta", column: "value" })?,
+        head,
+        tail: tail.map(Seq),
+        max_pending: schema::max_pending(&snapshot)?,
+        destinations,
+    };
+    snapshot.commit().doing(DOING)?;
+    Ok(status)
+}
+
+/// One row of `litepost_cursor`.
+struct LaneRow {
+    destination: String,
+    lanes: i64,
+    above: SeqRanges,
+    state_error: Option<String>,
+    state_since: Option<Millis>,
+    counters: [i64; 4],
+    shown: LaneStatus,
+}
+
+fn lanes(connection: &Connection) -> Result<Vec<LaneRow>, StoreError> {
+    let mut statement = connection
+        .prepare(
+            "SELECT destination, lanes, acked_above, state_error, state_since, delivered, dead, expired, skipped, lane, \
+             acked, owner, holder, token, state, updated_at FROM main.litepost_cursor ORDER BY destination, lane",
+        )
+        .doing(DOING)?;
+    let mut rows = statement.query([]).doing(DOING)?;
+    let mut lanes = Vec::new();
+    while let Some(row) = rows.next().doing(DOING)? {
+        let above: String = row.get(2).doing(DOING)?;
+        let above =
+            SeqRanges::parse(&above).ok_or(StoreError::BadState { table: "litepost_cursor", column: "acked_above" })?;
+        let lane = || -> rusqlite::Result<LaneRow> {
+            Ok(LaneRow {
+                destination: row.get(0)?,
+                lanes: row.get(1)?,
+                above,
+                state_error: row.get(3)?,
+                state_since: row.get::<_, Option<i64>>(4)?.map(Millis),
+                counters: [row.get(5)?, row.get(6)?, row.get(7)?, row.get(8)?],
+                shown: LaneStatus {
+                    lane: row.get(9)?,
+                    acked: Seq(row.get(10)?),
+                    owner: row.get(11)?,
+                    holder: row.get(12)?,
+                    token: row.get(13)?,
+                    state: row.get(14)?,
+                    updated_at: Millis(row.get(15)?),
+                },
+            })
+        };
+        lanes.push(lane().doing(DOING)?);
+    }
+    Ok(lanes)
+}
+
+fn destination(
+    connection: &Connection,
+    lanes: &[LaneRow],
+    head: Seq,
+    now: Millis,
+) -> Result<DestinationStatus, StoreError> {
+    let name = lanes[0].destination.clone();
+    let (waiting, blocked_keys, scheduled, first_blocked): (i64, i64, i64, Option<i64>) = connection
+        .query_row(
+            "SELECT coalesce(sum(waiting), 0), coalesce(sum(state <> 'scheduled'), 0), \
+             coalesce(sum(state = 'scheduled'), 0), min(first_seq) FROM main.litepost_blocked WHERE destination = ?1",
+            [&name],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+        )
+        .doing(DOING)?;
+    let dead = connection
+        .query_row(
+            "SELECT count(*) FROM main.litepost_dead WHERE destination = ?1 AND replayed_at IS NULL",
+            [&name],
+            |row| row.get(0),
+        )
+        .doing(DOING)?;
+    let unread: i64 = lanes.iter().map(|lane| (head.0 - lane.shown.acked.0 - lane.above.count()).max(0)).sum();
+    let shares = lanes[0].lanes.max(1);
+    let pending = unread / shares + i64::from(unread % shares > 0) + waiting;
+    let ahead = lanes.iter().filter(|lane| lane.shown.acked < head).map(|lane| lane.shown.acked.0 + 1).min();
+    let oldest = [first_blocked, ahead].into_iter().flatten().min().filter(|_| pending > 0);
+    let written: Option<i64> = match oldest {
+        // The row itself, or the next one should it be gone.
+        Some(seq) => connection
+            .query_row(
+                "SELECT created_at FROM main.litepost_outbox WHERE seq >= ?1 ORDER BY seq LIMIT 1",
+                params![seq],
+                |row| row.get(0),
+            )
+            .optional()
+            .doing(DOING)?,
+        None => None,
+    };
+    let worst = lanes.iter().max_by_key(|lane| badness(&lane.shown.state)).unwrap_or(&lanes[0]);
+    let total = |at: usize| lanes.iter().map(|lane| lane.counters[at]).sum();
+    Ok(DestinationStatus {
+        destination: name,
+        pending,
+        oldest_age_ms: written.map(|at| now.since(Millis(at)).max(0)),
+        dead,
+        blocked_keys,
+        scheduled,
+        state: worst.shown.state.clone(),
+        error: worst.state_error.clone(),
+        state_since: worst.state_since,
+        delivered: total(0),
+        dead_total: total(1),
+        expired: total(2),
+        skipped: total(3),
+        lanes: lanes.iter().map(|lane| lane.shown.clone()).collect(),
+    })
+}
+
+fn badness(state: &str) -> u8 {
+    match state {
+        "closed" => 0,
+        "half_open" => 1,
+        "open" => 2,
+        _ => 3,
+    }
+}
