@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::shell::{command, has, read, root, run, target, tracked};
+use crate::shell::{command, files, has, read, root, run, target};
 
 /// Something the tests use, and the Debian package that brings it.
 struct Need {
@@ -143,7 +143,7 @@ impl Drop for NoServers {
 
 /// `npm ci` beside every package-lock.json of the repository, unless that very lock file is installed already.
 fn node_packages() -> Result<()> {
-    for lock in tracked()?.into_iter().filter(|name| name.ends_with("package-lock.json")) {
+    for lock in files()?.into_iter().filter(|name| name.ends_with("package-lock.json")) {
         let lock = root().join(lock);
         let Some(folder) = lock.parent() else { continue };
         let stamp = folder.join("node_modules/.installed-from");

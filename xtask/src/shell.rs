@@ -106,9 +106,10 @@ pub fn has(program: &str) -> bool {
         .any(|folder| folder.join(program).is_file())
 }
 
-/// The files of the repository as git tracks them, relative to the root.
-pub fn tracked() -> Result<Vec<String>> {
-    let list = read(&mut command("git", &["ls-files", "-z"]))?;
+/// The files of the repository, relative to the root: what git tracks, and what it would if asked to (new files that
+/// are not ignored).
+pub fn files() -> Result<Vec<String>> {
+    let list = read(&mut command("git", &["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
     let names = list.split('\0').filter(|name| !name.is_empty());
     // A file that is deleted but not yet committed is still listed.
     Ok(names.filter(|name| root().join(name).is_file()).map(ToOwned::to_owned).collect())

@@ -12,7 +12,7 @@ use std::fmt;
 
 use anyhow::Result;
 
-use crate::shell::{root, tracked};
+use crate::shell::{files, root};
 use crate::{Finding, docs};
 
 /// A rule that is broken, and where.
@@ -35,7 +35,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A tracked file with its text; `name` is relative to the repository's root.
+/// A file with its text; `name` is relative to the repository's root.
 pub struct Source {
     pub name: String,
     pub text: String,
@@ -81,10 +81,10 @@ pub fn run() -> Result<()> {
     Err(Finding(format!("{} house rules broken", problems.len())).into())
 }
 
-/// Every tracked text file. Pictures and other binaries are left out.
+/// Every text file. Pictures and other binaries are left out.
 pub fn sources() -> Result<Vec<Source>> {
     let mut sources = Vec::new();
-    for name in tracked()? {
+    for name in files()? {
         if let Ok(text) = String::from_utf8(std::fs::read(root().join(&name))?) {
             sources.push(Source { name, text });
         }

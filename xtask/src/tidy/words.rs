@@ -29,8 +29,6 @@ const WORK_PHRASES: &[&str] = &[
     "the session's",
     "previous session",
     "earlier session",
-    "next session",
-    "another session",
     "developers.md",
     "shared/docs",
     "issue #",
@@ -63,8 +61,9 @@ fn is_emoji(c: char) -> bool {
 fn forbidden(line: &str) -> Option<&'static str> {
     let path = MACHINE_PATHS.iter().find(|path| {
         line.match_indices(**path).any(|(at, _)| {
-            // Not in the middle of another path: `crates/x/work/` names no machine.
-            !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-}*".contains(c))
+            // Not in the middle of another path (`crates/x/work/` names no machine), and not a user's own in an example.
+            let before = &line[..at];
+            !before.ends_with(|c: char| c.is_alphanumeric() || "._-}*".contains(c)) && !before.ends_with("--folder ")
         })
     });
     let phrase = || WORK_PHRASES.iter().find(|phrase| line.contains(**phrase));
