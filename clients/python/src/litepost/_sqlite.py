@@ -1,8 +1,8 @@
 """Connections of our own: how they are opened, and how they wait for a lock.
 
 Used by ``Outbox``, ``migrate`` and the compatibility layer. Invariants: nothing persistent of a file is changed by
-opening it; SQLite's own busy handler is off on our connections, since its sleeps (1, 2, 5 ... 100 ms) can starve one
-of several writers for seconds.
+opening it; where events are written SQLite's own busy handler is off, since its sleeps (1, 2, 5 ... 100 ms) can starve
+one of several writers for seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"file:{absolute}?mode={'rwc' if create else 'rw'}",
         uri=True,
-        timeout=0,
+        timeout=BUSY_TIMEOUT_S,
         isolation_level=None,
         check_same_thread=False,
     )

@@ -85,6 +85,9 @@ def runner(connection: Any) -> Runner:
         raise TypeError("this is an asynchronous connection; use `await litepost.aio.enqueue(...)`")
     if hasattr(connection, "exec_driver_sql"):
         return _sqlalchemy(connection)
+    if hasattr(connection, "registry") and callable(connection):
+        # A scoped_session: the session of this thread.
+        connection = connection()
     if hasattr(connection, "get_bind") and hasattr(connection, "in_transaction"):
         return _session(connection)
     raise TypeError(

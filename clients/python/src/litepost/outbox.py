@@ -35,7 +35,8 @@ class Outbox:
 
     Safe to share between threads, and to use on in a child process. ``create`` makes a file that does not exist (in
     WAL mode) and brings the schema up to date; without it both must be there. ``synchronous`` is SQLite's: ``NORMAL``
-    survives a crash of the program, ``FULL`` a power cut too. Waits up to ``busy_timeout`` seconds for a lock.
+    survives a crash of the program, ``FULL`` a power cut too. ``wal`` switches a file that is there to WAL as well, for
+    good: only for files that belong to litepost alone. Waits up to ``busy_timeout`` seconds for a lock.
     """
 
     def __init__(
@@ -46,11 +47,13 @@ class Outbox:
         synchronous: str = "NORMAL",
         busy_timeout: float = _sqlite.BUSY_TIMEOUT_S,
         source: str | None = None,
+        wal: bool = False,
     ) -> None:
         if synchronous.upper() not in ("NORMAL", "FULL", "EXTRA"):
             raise ValueError(f"synchronous must be NORMAL, FULL or EXTRA, not {synchronous!r}")
         self.path = Path(path)
         self.source = source
+        self._wal = wal
         self._synchronous = synchronous.upper()
         self._busy_timeout = busy_timeout
         self._lock = threading.RLock()
@@ -143,12 +146,13 @@ class Outbox:
 
         Before a relay has run for the first time, every event in the file.
         """
-        with self._exclusive() as connection:
-            return self._scalar(connection, _PENDING)
+        with self._exclusive(patient=True) as connection:
+            (waiting,) = connection.execute(_PENDING).fetchone()
+            return int(waiting)
 
     def set_max_pending(self, limit: int | None) -> None:
         """Sets or removes the limit of events that wait, for every program that writes to the file."""
-        with self._exclusive() as connection:
+        with self._exclusive(patient=True) as connection:
             if schema.max_pending(connection) != limit:
                 schema.set_max_pending(connection, limit)
 
@@ -220,17 +224,22 @@ class Outbox:
         raise ours from error
 
     @contextmanager
-    def _exclusive(self) -> Generator[sqlite3.Connection]:
+    def _exclusive(self, *, patient: bool = False) -> Generator[sqlite3.Connection]:
         with self._lock:
             if self._inside or self._connection is None or self._pid != os.getpid():
                 self._recover()
             connection = self._connection
             assert connection is not None  # noqa: S101 - _recover() opened it or raised
             self._inside = True
+            if patient:
+                # For what is more than one statement to repeat; other than INSERT it is rare.
+                connection.execute(f"PRAGMA busy_timeout = {int(self._busy_timeout * 1000)}")
             try:
                 yield connection
             finally:
                 self._inside = False
+                if patient:
+                    connection.execute("PRAGMA busy_timeout = 0")
 
     def _recover(self) -> sqlite3.Connection:
         """The rare cases: a new process, an outbox that is closed, a signal handler in the middle of a write."""
@@ -259,22 +268,18 @@ class Outbox:
         fresh = create and not self.path.exists()
         connection = _sqlite.connect(self.path, create=create)
         try:
-            if fresh:
+            if fresh or self._wal:
                 _sqlite.enable_wal(connection)
             if create:
                 schema.migrate(connection)
             else:
                 schema.require_current(connection)
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            connection.execute("PRAGMA busy_timeout = 0")
         except BaseException:
             connection.close()
             raise
         return connection
-
-    @staticmethod
-    def _scalar(connection: sqlite3.Connection, sql: str) -> int:
-        (value,) = connection.execute(sql).fetchone()
-        return int(value)
 
 
 _PENDING = (

@@ -202,7 +202,7 @@ def _checked(payload: str, head: str, args: Any) -> str:
     return payload
 
 
-def _slow(head: str, args: object) -> str:
+def _slow(head: str, args: Any) -> str:
     if isinstance(args, Mapping):
         named: list[str] = []
         for name, value in args.items():  # pyright: ignore[reportUnknownVariableType] - checked here
@@ -212,7 +212,7 @@ def _slow(head: str, args: object) -> str:
             named.append(_string(name) + ":" + _argument(repr(name), value))
         return head + "{" + ",".join(named) + "}}"
     if isinstance(args, (str, bytes, bytearray)) or not isinstance(args, Sequence):
-        raise TypeError(f"args must be a sequence or a mapping of bind values, not {args.__class__.__name__}")
+        raise TypeError(f"args must be a sequence or a mapping of bind values, not {type(args).__name__}")  # pyright: ignore[reportUnknownArgumentType]
     values = [_argument(str(at), value) for at, value in enumerate(cast("Sequence[Any]", args), 1)]
     return head + "[" + ",".join(values) + "]}"
 

@@ -59,7 +59,7 @@ class Outbox:
         self.statements = statements
         self.db_path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._outbox = _Outbox(self.db_path, create=True)
+            self._outbox = _Outbox(self.db_path, create=True, wal=True)
         except SchemaNewer as error:
             raise SchemaVersionError(str(self.db_path), error.found, error.known) from error
         if max_pending is not None:
@@ -91,7 +91,7 @@ class Outbox:
 
     def health(self, max_pending: int | None = None) -> NamespaceHealth:
         """What the file looks like from the relay."""
-        with self._outbox._exclusive() as connection:  # pyright: ignore[reportPrivateUsage]
+        with self._outbox._exclusive(patient=True) as connection:  # pyright: ignore[reportPrivateUsage]
             limit = self.max_pending if max_pending is None else max_pending
             return of_file(connection, self.namespace, limit)
 
