@@ -13,6 +13,7 @@ use super::reader::nearest;
 use super::resolve::file_keys;
 use super::spec::{AppSpec, TargetSpec};
 use super::values::{InjectOutboxSeq, quoted};
+use super::words::Start;
 
 /// What is wrong with an app beside its targets.
 pub(crate) fn app(spec: &AppSpec, problems: &mut Vec<Problem>) {
@@ -37,8 +38,42 @@ pub(crate) fn app(spec: &AppSpec, problems: &mut Vec<Problem>) {
                 .label("needs a [….sink.S] or a [….db.D]"),
         );
     }
+    not_yet(spec, problems);
     if spec.keys.db_dir.is_some() {
         one_policy_per_file(spec, problems);
+    }
+}
+
+/// What this version accepts and does not do yet: an error where that would deliver something else than was asked for,
+/// a warning where it only delivers earlier.
+pub(crate) fn not_yet(spec: &AppSpec, problems: &mut Vec<Problem>) {
+    let tables = spec.targets.iter().flat_map(|target| target.tables.iter().map(|table| &table.level.delivery));
+    let targets = spec.targets.iter().map(|target| &target.level.delivery);
+    for keys in std::iter::once(&spec.level.delivery).chain(targets).chain(tables) {
+        if let Some(Given { value: Start::At(_), key, span }) = &keys.start {
+            problems.push(
+                Problem::error(key, format!("{key}: this version cannot start at a time"))
+                    .at(span.clone())
+                    .label("not implemented yet")
+                    .hint("use \"earliest\" or \"now\""),
+            );
+        }
+        for (name, _, key, span) in keys.given() {
+            let (what, label, hint) = match name {
+                "flush_interval" | "table_flush_threshold" | "table_max_wait" => (
+                    "this version does not wait for company",
+                    "has no effect yet",
+                    "events are delivered at once, which is never later than this asks for",
+                ),
+                "retain_log_days" => (
+                    "this version keeps no receipts of deliveries",
+                    "has no effect yet",
+                    "how long delivered events themselves stay is set with retain",
+                ),
+                _ => continue,
+            };
+            problems.push(Problem::warning(key, format!("{key}: {what}")).at(span).label(label).hint(hint));
+        }
     }
 }
 

@@ -115,10 +115,13 @@ fn app(spec: &AppSpec, context: &BuildContext<'_>, problems: &mut Vec<Problem>) 
             None
         }
         (None, None) => {
-            // An unreadable value was reported where it stands.
-            let reported = problems
-                .iter()
-                .any(|p| [".database", ".db_dir"].iter().any(|key| p.key == format!("{}{key}", spec.path)));
+            // An unreadable value, or a slip in the key, was reported where it stands.
+            let reported = problems.iter().any(|p| {
+                ["database", "db_dir"].iter().any(|key| {
+                    p.key == format!("{}.{key}", spec.path)
+                        || (p.key.starts_with(&spec.path) && p.label == format!("did you mean {key}?"))
+                })
+            });
             if !reported {
                 problems.push(
                     Problem::error(&spec.path, format!("{} does not say where its events are", spec.path))

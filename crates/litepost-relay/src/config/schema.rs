@@ -12,7 +12,7 @@ use crate::sinks;
 /// The schema, for editors that complete and check the file.
 #[must_use]
 pub fn json_schema() -> Value {
-    json!({
+    let mut schema = json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "litepost configuration",
         "description": "litepost.toml: which outboxes there are, and where their events go.",
@@ -30,7 +30,36 @@ pub fn json_schema() -> Value {
             "retry": object(&[RetryKeys::KEYS], Map::new()),
             "table": table(),
         },
-    })
+    });
+    // What a connection's schema defines for itself moves to the one place where `#/definitions` finds it.
+    for kind in sinks::registry() {
+        let definitions = (kind.connection_schema)().to_value()["$defs"].take();
+        for (name, mut definition) in definitions.as_object().cloned().unwrap_or_default() {
+            qualify(&mut definition, kind.name);
+            schema["definitions"][format!("{}_{name}", kind.name)] = definition;
+        }
+    }
+    schema
+}
+
+/// Points references at `#/$defs/NAME` of a sink type to `#/definitions/TYPE_NAME`.
+fn qualify(schema: &mut Value, kind: &str) {
+    match schema {
+        Value::Object(map) => {
+            for (key, value) in map {
+                match value {
+                    Value::String(target) if key == "$ref" => {
+                        if let Some(name) = target.strip_prefix("#/$defs/") {
+                            *target = format!("#/definitions/{kind}_{name}");
+                        }
+                    }
+                    other => qualify(other, kind),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(|value| qualify(value, kind)),
+        _ => {}
+    }
 }
 
 fn properties(keys: &[KeySpec], into: &mut Map<String, Value>) {
@@ -124,6 +153,8 @@ fn connection(kind: &SinkType) -> Value {
     let mut schema = (kind.connection_schema)().to_value();
     if let Some(object) = schema.as_object_mut() {
         object.remove("$schema");
+        object.remove("$defs");
     }
+    qualify(&mut schema, kind.name);
     schema
 }

@@ -126,7 +126,7 @@ impl<const MIN_MS: i64> Kind for Time<MIN_MS> {
         json!({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]})
     }
     fn describe() -> String {
-        "a duration: seconds as a number, or text such as \"250ms\", \"5s\", \"10m\", \"2h\", \"7d\"".into()
+        "a duration such as 1.5 (seconds), \"250ms\", \"10m\" or \"7d\"".into()
     }
 }
 
@@ -145,7 +145,7 @@ impl Kind for TimeOrNever {
         Time::<0>::schema()
     }
     fn describe() -> String {
-        "a duration, or \"never\"".into()
+        "a duration such as \"10m\" or \"7d\", or \"never\"".into()
     }
 }
 

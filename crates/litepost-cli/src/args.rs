@@ -1,0 +1,71 @@
+//! The command line: from these types follow the parser, `--help`, the completions and the man page.
+//!
+//! Parsed by `main`. Each command's own arguments stand in its file.
+
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  all is fine
+  1  a finding, or something the user can put right
+  2  something unexpected
+
+Logging: LOG_LEVEL=error|warn|info|debug|trace, or RUST_LOG for a filter; JSON unless stderr is a terminal.";
+
+/// The post office for SQLite: events in your transaction, delivered in order, nothing lost.
+#[derive(Debug, Parser)]
+#[command(name = "litepost", version = version(), after_help = EXIT_CODES, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a database ready to hold events
+    Migrate(commands::migrate::Migrate),
+    /// Write events
+    Enqueue(Box<commands::enqueue::Enqueue>),
+    /// Show how far delivery is
+    Status(commands::status::Status),
+    /// Show the events in the log
+    Tail(commands::tail::Tail),
+    /// Look at the events that could not be delivered
+    Dead(commands::dead::Dead),
+    /// Check the configuration, offline
+    Check(commands::check::Check),
+    /// Write a configuration to start from
+    Init(commands::init::Init),
+    /// Print the SQL that makes the tables
+    Schema(commands::schema::Schema),
+    /// List the types of destinations
+    Sinks(commands::sinks::Sinks),
+    /// Print completions for a shell
+    Completions(commands::completions::Completions),
+    /// Print the manual page
+    Man(commands::man::Man),
+}
+
+/// Which outbox files a command is about.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Where {
+    /// The database that holds the outbox
+    #[arg(long, short = 'd', value_name = "FILE", conflicts_with = "config")]
+    pub(crate) database: Option<PathBuf>,
+    /// The configuration; litepost.toml or outbox.toml in the working folder unless given
+    #[arg(long, short = 'c', value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+fn version() -> &'static str {
+    static TEXT: LazyLock<String> =
+        LazyLock::new(|| format!("{} (SQLite {})", env!("CARGO_PKG_VERSION"), rusqlite::version()));
+    &TEXT
+}

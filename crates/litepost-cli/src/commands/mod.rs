@@ -1,0 +1,33 @@
+//! One file per command; this one only hands over.
+
+pub(crate) mod check;
+pub(crate) mod completions;
+pub(crate) mod dead;
+pub(crate) mod enqueue;
+pub(crate) mod init;
+pub(crate) mod man;
+pub(crate) mod migrate;
+pub(crate) mod schema;
+pub(crate) mod sinks;
+pub(crate) mod status;
+pub(crate) mod tail;
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+
+/// Runs the command that was asked for.
+pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
+        Command::Migrate(command) => migrate::run(&command),
+        Command::Enqueue(command) => enqueue::run(&command),
+        Command::Status(command) => status::run(&command),
+        Command::Tail(command) => tail::run(&command),
+        Command::Dead(command) => dead::run(&command),
+        Command::Check(command) => check::run(&command),
+        Command::Init(command) => init::run(&command),
+        Command::Schema(command) => schema::run(&command),
+        Command::Sinks(command) => sinks::run(&command),
+        Command::Completions(command) => completions::run(&command),
+        Command::Man(command) => man::run(&command),
+    }
+}

@@ -1,0 +1,37 @@
+//! Logging: for people on a terminal, JSON elsewhere, always on stderr.
+//!
+//! Called once by `main`. `RUST_LOG` (tracing's own filter) goes before `LOG_LEVEL` (one word for all).
+
+use std::io::IsTerminal as _;
+
+use tracing_subscriber::EnvFilter;
+
+/// Starts logging; commands tell only what goes wrong.
+pub(crate) fn start() {
+    let default = "warn";
+    let (filter, complaint) = filter(default);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A program that embeds this binary's code may have set its own.
+    let _ = if std::io::stderr().is_terminal() {
+        builder.with_target(false).try_init()
+    } else {
+        builder.json().flatten_event(true).with_ansi(false).try_init()
+    };
+    if let Some(complaint) = complaint {
+        tracing::warn!("{complaint}");
+    }
+}
+
+fn filter(default: &str) -> (EnvFilter, Option<String>) {
+    for name in ["RUST_LOG", "LOG_LEVEL"] {
+        let Some(text) = std::env::var(name).ok().filter(|text| !text.is_empty()) else { continue };
+        return match EnvFilter::try_new(text.to_lowercase()) {
+            Ok(filter) => (filter, None),
+            Err(error) => {
+                (EnvFilter::new(default), Some(format!("{name} is not understood ({error}); logging at {default}")))
+            }
+        };
+    }
+    // The log of the libraries below is of interest to nobody at this level.
+    (EnvFilter::new(format!("{default},hyper=warn,reqwest=warn,rustls=warn")), None)
+}

@@ -1,0 +1,14 @@
+//! The command line as people and scripts use it: the real binary, real files, exact messages and exit codes.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod broken_configs;
+mod enqueue;
+mod generated;
+mod hostile;
+mod init;
+mod migrate;
+mod support;
+mod surface;
+mod tail;
+mod variables;
