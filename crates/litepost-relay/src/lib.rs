@@ -1,3 +1,8 @@
 //! Delivers a litepost outbox: reads the log, plans with `litepost_core`, hands batches to sinks, settles.
 
+mod clock;
+pub mod config;
+pub mod relay;
+mod rng;
 pub mod sink;
+pub mod sinks;

@@ -5,11 +5,12 @@
 //! event is [`Outcome::Delivered`] only after the destination itself has confirmed that it holds it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use litepost_core::pipeline::DeliveryOrder;
-use litepost_core::{EventRef, Lane, Ordering, Outcome, Unavailable};
+use litepost_core::{EventRef, Lane, Ordering, Outcome, Seq, Unavailable};
 
 /// Events to deliver, and what a destination may need to know about them.
 #[derive(Debug)]
@@ -30,6 +31,14 @@ pub trait Sink: Send {
     ///
     /// When an event fails, later events of its line must not be attempted: answer [`Outcome::Deferred`] for them.
     fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>>;
+
+    /// How far the destination is, when it keeps a watermark: the highest position it remembers, whether as the
+    /// watermark itself or as an event applied out of order. Asked once after [`SinkFactory::connect`], which must have made the destination refuse older fencing
+    /// tokens already (otherwise a relay that lost its lease could move the watermark behind our back), and must have
+    /// compared it with the log ([`SinkContext::log`]).
+    fn watermark(&self) -> Option<Seq> {
+        None
+    }
 
     /// Called before the sink is dropped on a graceful stop: flush, say good-bye. The default does nothing.
     fn close(&mut self) -> BoxFuture<'_, ()> {
@@ -70,6 +79,44 @@ pub struct SinkContext {
     /// The events up to here are settled in the outbox file: what a destination remembers one by one at or below
     /// this position, and not blocked, it may forget.
     pub acked: i64,
+    /// Looks at single events of the log. A destination that remembers a position above `acked` must find the very
+    /// event there that it has applied; otherwise the file was restored or copied, and nothing may be skipped.
+    pub log: LogPeek,
+}
+
+/// Reads single events of the log; the empty one ([`LogPeek::default`]) knows no log and finds nothing to compare.
+#[derive(Clone, Default)]
+pub struct LogPeek(Option<Arc<PeekFn>>);
+
+type PeekFn = dyn Fn(Seq) -> BoxFuture<'static, Result<Option<EventRef>, String>> + Send + Sync;
+
+impl LogPeek {
+    /// Looks through `read`.
+    pub fn new(
+        read: impl Fn(Seq) -> BoxFuture<'static, Result<Option<EventRef>, String>> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Some(Arc::new(read)))
+    }
+
+    /// Whether there is a log to look at.
+    #[must_use]
+    pub fn is_available(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The event at `seq`; `Ok(None)` when the log does not hold it (or there is no log to look at).
+    pub async fn event(&self, seq: Seq) -> Result<Option<EventRef>, String> {
+        match &self.0 {
+            Some(read) => read(seq).await,
+            None => Ok(None),
+        }
+    }
+}
+
+impl fmt::Debug for LogPeek {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LogPeek").field(&self.0.is_some()).finish()
+    }
 }
 
 /// What a sink type tells about itself: one entry in the registry, from which configuration, `litepost sinks`, docs
@@ -120,9 +167,6 @@ pub struct SinkConfigError {
 impl SinkConfigError {
     /// An error about one key.
     pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            key: key.into(),
-            message: message.into(),
-        }
+        Self { key: key.into(), message: message.into() }
     }
 }

@@ -1,0 +1,88 @@
+//! Getting a lane: at once when it is free, within one lease time when its holder died.
+//!
+//! Called by the lane loop before it delivers anything. Invariant: only this process's monotonic clock is asked. A
+//! lease is taken from its holder after its pulse stood still for its lease time while we watched, or when the kernel
+//! says that the holder is gone.
+
+use std::time::{Duration, Instant};
+
+use litepost::lanes::{Acquire, Beat, Lease, LeaseClaim, holder_is_gone};
+
+use super::writer::{WriteError, WriterHandle};
+use crate::clock;
+
+/// How often a standby looks: a lane that is given back is taken up this soon.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// What a standby has seen of a holder's pulse.
+#[derive(Default)]
+pub(super) struct Watch {
+    seen: Option<(Beat, Instant)>,
+    first_seen: Option<Instant>,
+}
+
+/// Whether the lane is ours.
+pub(super) enum Asked {
+    /// It is.
+    Granted(Lease),
+    /// It is held by this process; look again after a while.
+    Held { by: String, for_at_least: Duration, look_after: Duration },
+}
+
+impl Watch {
+    /// How long the lane has been seen in another process's hands.
+    pub(super) fn watched_for(&self) -> Duration {
+        self.first_seen.map_or(Duration::ZERO, |first| clock::instant().duration_since(first))
+    }
+
+    /// Asks for the lane once.
+    pub(super) async fn ask(
+        &mut self,
+        writer: &WriterHandle,
+        destination: &str,
+        lane: u32,
+        claim: &LeaseClaim,
+    ) -> Result<Asked, WriteError> {
+        let now = clock::instant();
+        let dead = self.seen.as_ref().filter(|(beat, since)| is_dead(beat, now.duration_since(*since)));
+        let observed = dead.map(|(beat, _)| beat.clone());
+        let beat = match writer.acquire(destination, lane, claim.clone(), observed).await? {
+            Acquire::Granted(lease) => {
+                *self = Self::default();
+                return Ok(Asked::Granted(lease));
+            }
+            Acquire::HeldBy(beat) => beat,
+        };
+        self.first_seen.get_or_insert(now);
+        let since = match &self.seen {
+            Some((before, since)) if before.is_same(&beat) => *since,
+            _ => now,
+        };
+        let by = beat.holder.clone().unwrap_or_else(|| beat.owner.clone());
+        let gone = is_dead(&beat, now.duration_since(since));
+        self.seen = Some((beat, since));
+        Ok(Asked::Held {
+            by,
+            for_at_least: now.duration_since(since),
+            look_after: if gone { Duration::ZERO } else { LOOK_EVERY },
+        })
+    }
+}
+
+/// Whether a pulse that has not moved for `still` means that the holder is dead.
+fn is_dead(beat: &Beat, still: Duration) -> bool {
+    still.as_millis() >= u128::try_from(beat.lease_ms.max(1)).unwrap_or(u128::MAX)
+        || beat.holder.as_deref().is_some_and(holder_is_gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pulse_that_stands_still_for_its_lease_time_is_dead_and_not_before() {
+        let beat = Beat { token: 1, beat: 7, lease_ms: 10_000, owner: "other".into(), holder: None };
+        assert!(!is_dead(&beat, Duration::from_millis(9_999)));
+        assert!(is_dead(&beat, Duration::from_millis(10_000)));
+    }
+}

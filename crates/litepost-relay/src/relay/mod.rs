@@ -1,0 +1,274 @@
+//! The relay: one process that delivers any number of outbox files to any number of destinations.
+//!
+//! ```text
+//! commit -> wake -> reader (one per file) -> lane (pipeline) -> slot -> sink
+//!                                             |
+//!                                             +-> writer (one per file): settle, renew, prune, checkpoint
+//! ```
+//!
+//! Called by the command line and by programs that embed a relay. Invariant: destinations and files are independent.
+//! One that fails is tried again by itself, and stops no other.
+
+mod lane;
+mod lease;
+mod reader;
+mod report;
+mod slot;
+mod wake;
+mod writer;
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use litepost::StoreError;
+use litepost::lanes::{HolderInfo, LeaseClaim, Retention};
+use litepost::log::LogReader;
+use litepost_core::{Lane, PipelineConfig};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use lane::LaneTask;
+pub use lane::Pace;
+pub use litepost::lanes::Start;
+use reader::{Reader, explain};
+pub use report::{Drained, LaneReport, RunReport};
+use wake::Wakes;
+use writer::Writer;
+
+use crate::rng::Rng;
+use crate::sink::SinkFactory;
+
+/// Between two attempts to open a file.
+const OPEN_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+
+/// What a relay delivers.
+#[derive(Clone, Default)]
+pub struct RelayConfig {
+    /// The outbox files.
+    pub sources: Vec<SourceConfig>,
+}
+
+/// One outbox file and where its events go.
+#[derive(Clone)]
+pub struct SourceConfig {
+    /// The database.
+    pub path: PathBuf,
+    /// Whether the file may be missing for the time being: nothing has been written yet.
+    pub may_be_missing: bool,
+    /// Whether what was read is made durable before it is delivered. Switching it off lets a power cut undo an event
+    /// that has been published.
+    pub durable_reads: bool,
+    /// What is kept although it is delivered.
+    pub retention: Retention,
+    /// Where its events go.
+    pub destinations: Vec<DestinationConfig>,
+}
+
+/// One destination of one file.
+#[derive(Clone)]
+pub struct DestinationConfig {
+    /// Full name, `app.name`.
+    pub name: Arc<str>,
+    /// Makes its connections.
+    pub factory: Arc<dyn SinkFactory>,
+    /// How delivery is planned. `lane` and `watermark` are filled in by the relay.
+    pub pipeline: PipelineConfig,
+    /// How many lanes.
+    pub lanes: u32,
+    /// Where it begins when it is new.
+    pub start: Start,
+    /// How long one delivery may take.
+    pub deadline: Duration,
+    /// How long a dead relay keeps its lanes, milliseconds.
+    pub lease_ms: i64,
+    /// Waiting for company, when asked for.
+    pub pace: Option<Pace>,
+}
+
+/// A relay that is ready to run.
+pub struct Relay {
+    config: RelayConfig,
+}
+
+impl Relay {
+    /// Takes the configuration; nothing is opened yet.
+    #[must_use]
+    pub fn new(config: RelayConfig) -> Self {
+        Self { config }
+    }
+
+    /// Delivers until `shutdown` completes, then settles what is in flight and gives the lanes back.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> RunReport {
+        self.supervise(shutdown, false).await
+    }
+
+    /// Delivers what is there, then returns; or when `shutdown` completes.
+    pub async fn run_until_idle(self, shutdown: impl Future<Output = ()> + Send) -> RunReport {
+        self.supervise(shutdown, true).await
+    }
+
+    async fn supervise(self, shutdown: impl Future<Output = ()> + Send, until_idle: bool) -> RunReport {
+        let stop = CancellationToken::new();
+        let wakes = Arc::new(Wakes::start());
+        let owner = Rng::new().identity();
+        let mut sources = JoinSet::new();
+        for (at, source) in self.config.sources.into_iter().enumerate() {
+            let runner = Source {
+                config: source,
+                owner: owner.clone(),
+                wakes: Arc::clone(&wakes),
+                stop: stop.clone(),
+                until_idle,
+            };
+            sources.spawn(async move { (at, runner.run().await) });
+        }
+        let mut reports = Vec::new();
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown, if !stop.is_cancelled() => stop.cancel(),
+                done = sources.join_next() => match done {
+                    Some(Ok(report)) => reports.push(report),
+                    Some(Err(error)) => tracing::error!(%error, "a source ended unexpectedly"),
+                    None => break,
+                },
+            }
+        }
+        reports.sort_by_key(|(at, _)| *at);
+        RunReport { lanes: reports.into_iter().flat_map(|(_, lanes)| lanes).collect() }
+    }
+}
+
+struct Source {
+    config: SourceConfig,
+    owner: String,
+    wakes: Arc<Wakes>,
+    stop: CancellationToken,
+    until_idle: bool,
+}
+
+/// A file that is open.
+struct Opened {
+    reader: Reader,
+    writer: Writer,
+    origin: Arc<str>,
+    epoch: i64,
+}
+
+impl Source {
+    async fn run(self) -> Vec<LaneReport> {
+        let mut pause = OPEN_AGAIN.0;
+        let mut told = String::new();
+        let opened = loop {
+            if self.stop.is_cancelled() {
+                return Vec::new();
+            }
+            match self.open().await {
+                Ok(opened) => break opened,
+                Err(StoreError::Missing { .. }) if self.config.may_be_missing && self.until_idle => return Vec::new(),
+                Err(StoreError::Missing { .. }) if self.config.may_be_missing => {}
+                Err(error) => {
+                    let error = explain(&error);
+                    if self.until_idle {
+                        return self.failed(&error);
+                    }
+                    if told != error {
+                        tracing::error!(database = %self.config.path.display(), %error, "cannot open the outbox; trying again");
+                        told = error;
+                    }
+                }
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(OPEN_AGAIN.1),
+            }
+        };
+        self.deliver(&opened).await
+    }
+
+    async fn open(&self) -> Result<Opened, StoreError> {
+        let config = self.config.clone();
+        let (wakes, stop) = (Arc::clone(&self.wakes), self.stop.clone());
+        let open = move || {
+            let log = LogReader::open(&config.path)?;
+            let (origin, epoch) = (log.origin()?.into(), log.epoch()?);
+            drop(log);
+            let writer = Writer::start(&config.path, config.retention, stop)?;
+            let reader = Reader::start(&config.path, config.durable_reads, &wakes)?;
+            Ok(Opened { reader, writer, origin, epoch })
+        };
+        match tokio::task::spawn_blocking(open).await {
+            Ok(opened) => opened,
+            Err(error) => Err(StoreError::CannotOpen { path: self.config.path.clone(), reason: error.to_string() }),
+        }
+    }
+
+    async fn deliver(&self, opened: &Opened) -> Vec<LaneReport> {
+        let mut lanes = JoinSet::new();
+        let mut reports = Vec::new();
+        for destination in &self.config.destinations {
+            let count = destination.lanes.max(1);
+            let writer = opened.writer.handle();
+            if let Err(error) = writer.register(&destination.name, count, destination.start).await {
+                tracing::error!(destination = %destination.name, %error, "cannot register the destination");
+                reports.extend(failed_lanes(destination, &error));
+                continue;
+            }
+            for index in 0..count {
+                lanes.spawn(self.lane(opened, destination, Lane { index, count }).run());
+            }
+        }
+        while let Some(done) = lanes.join_next().await {
+            match done {
+                Ok(report) => reports.push(report),
+                Err(error) => tracing::error!(%error, "a lane ended unexpectedly"),
+            }
+        }
+        let order = |name: &str| self.config.destinations.iter().position(|d| *d.name == *name);
+        reports.sort_by_key(|report| (order(&report.destination), report.lane));
+        reports
+    }
+
+    fn lane(&self, opened: &Opened, destination: &DestinationConfig, lane: Lane) -> LaneTask {
+        let watermark = destination.factory.needs_watermark();
+        LaneTask {
+            destination: Arc::clone(&destination.name),
+            lane,
+            config: PipelineConfig {
+                lane,
+                watermark,
+                concurrency: if watermark { 1 } else { destination.pipeline.concurrency },
+                ..destination.pipeline.clone()
+            },
+            factory: Arc::clone(&destination.factory),
+            deadline: destination.deadline,
+            pace: destination.pace,
+            claim: LeaseClaim {
+                owner: self.owner.clone(),
+                holder_json: HolderInfo::current().to_json(),
+                lease_ms: destination.lease_ms,
+            },
+            origin: Arc::clone(&opened.origin),
+            epoch: opened.epoch,
+            reader: opened.reader.handle(),
+            writer: opened.writer.handle(),
+            stop: self.stop.clone(),
+            until_idle: self.until_idle,
+        }
+    }
+
+    fn failed(&self, error: &str) -> Vec<LaneReport> {
+        self.config.destinations.iter().flat_map(|destination| failed_lanes(destination, error)).collect()
+    }
+}
+
+fn failed_lanes(destination: &DestinationConfig, error: &str) -> Vec<LaneReport> {
+    let report = |lane| {
+        let mut report = LaneReport::new(&destination.name, lane);
+        report.drained = Drained::Failed { error: error.to_owned() };
+        report
+    };
+    (0..destination.lanes.max(1)).map(report).collect()
+}

@@ -1,0 +1,298 @@
+//! Reads the log of one file for all its lanes: once, in memory from then on.
+//!
+//! One thread per outbox file owns the [`LogReader`]; lanes ask through a [`ReaderHandle`]. Invariant: what is handed
+//! out has been made durable before (unless `durable_reads` is off): nothing leaves this machine that a power cut could
+//! undo.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use litepost::StoreError;
+use litepost::log::LogReader;
+use litepost_core::{Chunk, EventRef, Seq};
+use tokio::sync::oneshot;
+
+use super::wake::{SAFETY_POLL, Wakes};
+
+/// A chunk starts this small and doubles while reads fill it, so that a quiet log is delivered in small steps and a
+/// backlog pays one sync for many events.
+const CHUNK_EVENTS_MIN: usize = 256;
+const CHUNK_EVENTS_MAX: usize = 8_192;
+/// No chunk weighs much more than this.
+const CHUNK_BYTES_MAX: usize = 4 << 20;
+/// Recent chunks kept for destinations that are a little behind the first one.
+const CACHE_BYTES_MAX: usize = 8 << 20;
+/// A single fetch returns no more than this; the pipeline asks again for the rest.
+const FETCH_BYTES_MAX: usize = 8 << 20;
+/// A write to the -wal is seen before its commit is: look again this soon, this many times. The commit's own write
+/// wakes us once more, so giving up is safe.
+const LOOK_AGAIN: [Duration; 7] = [
+    Duration::ZERO,
+    Duration::from_micros(20),
+    Duration::from_micros(40),
+    Duration::from_micros(80),
+    Duration::from_micros(160),
+    Duration::from_micros(320),
+    Duration::from_micros(640),
+];
+
+/// Why a read failed, for people.
+pub(super) type ReadError = String;
+
+enum Message {
+    Read { after: Seq, fresh: bool, reply: oneshot::Sender<Result<Arc<Chunk>, ReadError>> },
+    Fetch { seqs: Vec<Seq>, reply: oneshot::Sender<Result<Vec<EventRef>, ReadError>> },
+    Head { reply: oneshot::Sender<Result<Seq, ReadError>> },
+    Sync { reply: oneshot::Sender<Result<(), ReadError>> },
+    Wake,
+    Stop,
+}
+
+/// How lanes ask the reader. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct ReaderHandle {
+    messages: mpsc::Sender<Message>,
+}
+
+impl ReaderHandle {
+    /// The log behind `after`, as soon as there is something. `fresh`: not from memory, when waiting for company.
+    pub(super) async fn read(&self, after: Seq, fresh: bool) -> Result<Arc<Chunk>, ReadError> {
+        self.ask(|reply| Message::Read { after, fresh, reply }).await
+    }
+
+    /// These rows, or the first few of them when they are large.
+    pub(super) async fn fetch(&self, seqs: Vec<Seq>) -> Result<Vec<EventRef>, ReadError> {
+        self.ask(|reply| Message::Fetch { seqs, reply }).await
+    }
+
+    /// The newest position.
+    pub(super) async fn head(&self) -> Result<Seq, ReadError> {
+        self.ask(|reply| Message::Head { reply }).await
+    }
+
+    /// Makes what is committed in the file survive a power cut.
+    pub(super) async fn sync(&self) -> Result<(), ReadError> {
+        self.ask(|reply| Message::Sync { reply }).await
+    }
+
+    async fn ask<T>(
+        &self,
+        message: impl FnOnce(oneshot::Sender<Result<T, ReadError>>) -> Message,
+    ) -> Result<T, ReadError> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || "the reader has stopped".to_owned();
+        self.messages.send(message(reply)).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+/// The thread, and the way to end it.
+pub(super) struct Reader {
+    handle: ReaderHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reader {
+    /// Opens the log and starts the thread.
+    pub(super) fn start(path: &Path, durable_reads: bool, wakes: &Wakes) -> Result<Self, StoreError> {
+        let log = LogReader::open(path)?;
+        let (messages, inbox) = mpsc::channel();
+        let handle = ReaderHandle { messages: messages.clone() };
+        let pending = Arc::new(AtomicBool::new(false));
+        let hinted = Arc::clone(&pending);
+        wakes.watch(path, move || {
+            // One hint in the queue is enough, however often the file is written.
+            if !hinted.swap(true, Ordering::AcqRel) {
+                let _ = messages.send(Message::Wake);
+            }
+        });
+        let worker = Worker {
+            log,
+            inbox,
+            pending,
+            durable_reads,
+            parked: Vec::new(),
+            cache: VecDeque::new(),
+            cache_bytes: 0,
+            chunk_events: CHUNK_EVENTS_MIN,
+            version: None,
+        };
+        let thread = std::thread::Builder::new().name("litepost-read".into()).spawn(move || worker.run());
+        let thread =
+            thread.map_err(|error| StoreError::CannotOpen { path: path.to_owned(), reason: error.to_string() })?;
+        Ok(Self { handle, thread: Some(thread) })
+    }
+
+    pub(super) fn handle(&self) -> ReaderHandle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.handle.messages.send(Message::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Parked {
+    after: Seq,
+    reply: oneshot::Sender<Result<Arc<Chunk>, ReadError>>,
+}
+
+struct Worker {
+    log: LogReader,
+    inbox: Receiver<Message>,
+    pending: Arc<AtomicBool>,
+    durable_reads: bool,
+    parked: Vec<Parked>,
+    cache: VecDeque<(Arc<Chunk>, usize)>,
+    cache_bytes: usize,
+    chunk_events: usize,
+    /// `PRAGMA data_version` when the log was last found to end: until it changes there is nothing new.
+    version: Option<i64>,
+}
+
+impl Worker {
+    fn run(mut self) {
+        loop {
+            let message = match self.inbox.recv_timeout(SAFETY_POLL) {
+                Ok(message) => message,
+                Err(RecvTimeoutError::Timeout) => Message::Wake,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            match message {
+                Message::Read { after, fresh, reply } => self.read(after, fresh, reply),
+                Message::Fetch { seqs, reply } => {
+                    let _ = reply.send(self.fetch(&seqs));
+                }
+                Message::Head { reply } => {
+                    let _ = reply.send(self.log.head().map_err(|error| explain(&error)));
+                }
+                Message::Sync { reply } => {
+                    let _ = reply.send(self.log.make_durable().map_err(|error| explain(&error)));
+                }
+                Message::Wake => self.wake(),
+                Message::Stop => return,
+            }
+        }
+    }
+
+    fn read(&mut self, after: Seq, fresh: bool, reply: oneshot::Sender<Result<Arc<Chunk>, ReadError>>) {
+        if !fresh && let Some(chunk) = self.cached(after) {
+            let _ = reply.send(Ok(chunk));
+            return;
+        }
+        // Remembered before the log is read: a commit in between is noticed by the next look.
+        self.version = self.log.data_version().ok();
+        match self.read_log(after) {
+            Ok(Some(chunk)) => {
+                let _ = reply.send(Ok(chunk));
+            }
+            Ok(None) => self.parked.push(Parked { after, reply }),
+            Err(error) => {
+                let _ = reply.send(Err(error));
+            }
+        }
+    }
+
+    /// A chunk in memory that goes on behind `after`; it may begin earlier.
+    fn cached(&self, after: Seq) -> Option<Arc<Chunk>> {
+        let wanted = after.next();
+        let holds = |chunk: &Chunk| match (chunk.events().first(), chunk.events().last()) {
+            (Some(first), Some(last)) => first.seq <= wanted && wanted <= last.seq,
+            _ => false,
+        };
+        self.cache.iter().rev().find(|(chunk, _)| holds(chunk)).map(|(chunk, _)| Arc::clone(chunk))
+    }
+
+    fn read_log(&mut self, after: Seq) -> Result<Option<Arc<Chunk>>, ReadError> {
+        let chunk = self.log.read_after(after, self.chunk_events, CHUNK_BYTES_MAX).map_err(|error| explain(&error))?;
+        let count = chunk.events().len();
+        if count == 0 {
+            return Ok(None);
+        }
+        if self.durable_reads {
+            self.log.make_durable().map_err(|error| explain(&error))?;
+        }
+        let full = count >= self.chunk_events;
+        self.chunk_events =
+            if full { (self.chunk_events * 2).min(CHUNK_EVENTS_MAX) } else { CHUNK_EVENTS_MIN.max(count) };
+        self.remember(&chunk);
+        Ok(Some(chunk))
+    }
+
+    fn remember(&mut self, chunk: &Arc<Chunk>) {
+        let bytes = chunk.events().iter().map(litepost_core::Event::weight).sum();
+        self.cache.push_back((Arc::clone(chunk), bytes));
+        self.cache_bytes += bytes;
+        // The newest stays, however large: other destinations are about to ask for it.
+        while self.cache_bytes > CACHE_BYTES_MAX && self.cache.len() > 1 {
+            if let Some((_, bytes)) = self.cache.pop_front() {
+                self.cache_bytes -= bytes;
+            }
+        }
+    }
+
+    fn fetch(&mut self, seqs: &[Seq]) -> Result<Vec<EventRef>, ReadError> {
+        let mut found = Vec::with_capacity(seqs.len());
+        let mut bytes = 0;
+        for &seq in seqs {
+            let mut row = self.log.fetch(&[seq]).map_err(|error| explain(&error))?;
+            bytes += row.iter().map(|event| event.weight()).sum::<usize>();
+            if row.is_empty() {
+                break;
+            }
+            found.append(&mut row);
+            if bytes >= FETCH_BYTES_MAX {
+                break;
+            }
+        }
+        if self.durable_reads && !found.is_empty() {
+            self.log.make_durable().map_err(|error| explain(&error))?;
+        }
+        Ok(found)
+    }
+
+    fn wake(&mut self) {
+        self.pending.store(false, Ordering::Release);
+        if self.parked.is_empty() || !self.committed() {
+            return;
+        }
+        // Where several lanes wait at the same place the first one's read serves all.
+        for Parked { after, reply } in std::mem::take(&mut self.parked) {
+            if !reply.is_closed() {
+                self.read(after, false, reply);
+            }
+        }
+    }
+
+    /// Whether another connection has committed since the log was last found to end.
+    fn committed(&self) -> bool {
+        for pause in LOOK_AGAIN {
+            if !pause.is_zero() {
+                std::thread::sleep(pause);
+            }
+            match self.log.data_version() {
+                Ok(version) if Some(version) == self.version => {}
+                _ => return true,
+            }
+        }
+        false
+    }
+}
+
+/// The error and the way out of it, as one line.
+pub(super) fn explain(error: &StoreError) -> String {
+    match error.hint() {
+        "" => error.to_string(),
+        hint => format!("{error} ({hint})"),
+    }
+}

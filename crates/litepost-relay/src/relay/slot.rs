@@ -1,0 +1,81 @@
+//! One connection of a lane: hands a delivery to its sink, within a deadline, and never loses the answer.
+//!
+//! Called by the lane loop. Invariant: whatever happens (no connection, no answer in time, a sink at fault), every event
+//! of the delivery gets an outcome; a sink that was cut off in the middle is dropped and never used again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use litepost_core::pipeline::{Delivery, DeliveryId};
+use litepost_core::{Outcome, Seq, Unavailable, UnavailableKind};
+
+use crate::sink::{Batch, Sink, SinkContext, SinkFactory};
+
+/// A slot's sink, while nothing is under way.
+pub(super) type Connection = Option<Box<dyn Sink>>;
+
+/// What came of a delivery, and the sink if it can be used again.
+pub(super) struct Answer {
+    pub(super) slot: usize,
+    pub(super) connection: Connection,
+    pub(super) id: DeliveryId,
+    pub(super) outcomes: Vec<Outcome>,
+}
+
+/// What came of asking for the watermark.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    pub(super) watermark: Result<Option<Seq>, Unavailable>,
+}
+
+/// Connects, unless connected.
+async fn connect(
+    connection: Connection,
+    factory: &dyn SinkFactory,
+    context: &SinkContext,
+    deadline: Duration,
+) -> Result<Box<dyn Sink>, Unavailable> {
+    if let Some(sink) = connection {
+        return Ok(sink);
+    }
+    match tokio::time::timeout(deadline, factory.connect(context)).await {
+        Ok(connected) => connected,
+        Err(_) => Err(Unavailable::new(UnavailableKind::Timeout, format!("no connection within {deadline:?}"))),
+    }
+}
+
+/// Connects and asks how far the destination is.
+pub(super) async fn open(factory: Arc<dyn SinkFactory>, context: SinkContext, deadline: Duration) -> Opened {
+    match connect(None, factory.as_ref(), &context, deadline).await {
+        Ok(sink) => Opened { watermark: Ok(sink.watermark()), connection: Some(sink) },
+        Err(trouble) => Opened { watermark: Err(trouble), connection: None },
+    }
+}
+
+/// Delivers.
+pub(super) async fn deliver(
+    connection: Connection,
+    factory: Arc<dyn SinkFactory>,
+    context: SinkContext,
+    delivery: Delivery,
+    deadline: Duration,
+) -> Answer {
+    let Delivery { id, slot, order, events } = delivery;
+    let all = |trouble: Unavailable, count: usize| vec![Outcome::Unavailable(trouble); count];
+    let mut sink = match connect(connection, factory.as_ref(), &context, deadline).await {
+        Ok(sink) => sink,
+        Err(trouble) => return Answer { slot, connection: None, id, outcomes: all(trouble, events.len()) },
+    };
+    let batch = Batch { order, events };
+    match tokio::time::timeout(deadline, sink.deliver(&batch)).await {
+        Ok(outcomes) => {
+            let failed = outcomes.len() != batch.events.len()
+                || outcomes.iter().any(|outcome| matches!(outcome, Outcome::Unavailable(_)));
+            Answer { slot, connection: (!failed).then_some(sink), id, outcomes }
+        }
+        Err(_) => {
+            let trouble = Unavailable::new(UnavailableKind::Timeout, format!("no answer within {deadline:?}"));
+            Answer { slot, connection: None, id, outcomes: all(trouble, batch.events.len()) }
+        }
+    }
+}

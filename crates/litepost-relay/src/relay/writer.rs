@@ -1,0 +1,352 @@
+//! Writes what the lanes of one file decide, and keeps the file in order.
+//!
+//! One thread per outbox file owns the process's only writing connection, the [`LaneStore`]. Settlements that are
+//! waiting together are committed together. In between it deletes what nobody needs any more and moves the WAL into the
+//! database, so that producers need not. Invariant: a settlement is never dropped. A locked file, a full disk, a
+//! failing one: it is tried again, and said so, until it is written or the relay is told to stop.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use litepost::StoreError;
+use litepost::lanes::{Acquire, Beat, CursorRow, LaneStore, Lease, LeaseClaim, Mode, Retention, Settled, Start};
+use litepost_core::Millis;
+use litepost_core::pipeline::{LaneState, Settlement};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::reader::explain;
+use crate::clock;
+
+/// How often the WAL is moved into the database while it is written to.
+const CHECKPOINT_EVERY: Duration = Duration::from_millis(100);
+/// How often an idle file is looked at.
+const IDLE_EVERY: Duration = Duration::from_secs(1);
+/// Beyond this size the WAL is shrunk at the next chance.
+const WAL_BYTES_MAX: u64 = 64 << 20;
+/// Time between two attempts to shrink it.
+const SHRINK_EVERY_MS: i64 = 1_000;
+/// Rows deleted in one transaction; batches in one round.
+const PRUNE_ROWS: u32 = 500;
+const PRUNE_BATCHES: u32 = 20;
+/// Between two attempts to write a settlement.
+const RETRY_EVERY: Duration = Duration::from_millis(200);
+
+/// Why a request failed, for people.
+pub(super) type WriteError = String;
+
+type Reply<T> = oneshot::Sender<Result<T, WriteError>>;
+
+enum Message {
+    Settle { lease: Lease, settlement: Settlement, reply: Reply<Settled> },
+    Register { destination: String, lanes: u32, start: Start, reply: Reply<()> },
+    Acquire { destination: String, lane: u32, claim: LeaseClaim, observed: Option<Beat>, reply: Reply<Acquire> },
+    Load { destination: String, lane: u32, reply: Reply<(LaneState, CursorRow)> },
+    Renew { lease: Lease, reply: Reply<bool> },
+    Release { lease: Lease, reply: Reply<bool> },
+    Health { lease: Lease, state: &'static str, error: Option<String> },
+    Stop,
+}
+
+/// How lanes ask the writer. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct WriterHandle {
+    messages: mpsc::Sender<Message>,
+}
+
+impl WriterHandle {
+    pub(super) async fn settle(&self, lease: Lease, settlement: Settlement) -> Result<Settled, WriteError> {
+        self.ask(|reply| Message::Settle { lease, settlement, reply }).await
+    }
+
+    pub(super) async fn register(&self, destination: &str, lanes: u32, start: Start) -> Result<(), WriteError> {
+        let destination = destination.to_owned();
+        self.ask(|reply| Message::Register { destination, lanes, start, reply }).await
+    }
+
+    pub(super) async fn acquire(
+        &self,
+        destination: &str,
+        lane: u32,
+        claim: LeaseClaim,
+        observed: Option<Beat>,
+    ) -> Result<Acquire, WriteError> {
+        let destination = destination.to_owned();
+        self.ask(|reply| Message::Acquire { destination, lane, claim, observed, reply }).await
+    }
+
+    pub(super) async fn load(&self, destination: &str, lane: u32) -> Result<(LaneState, CursorRow), WriteError> {
+        let destination = destination.to_owned();
+        self.ask(|reply| Message::Load { destination, lane, reply }).await
+    }
+
+    pub(super) async fn renew(&self, lease: Lease) -> Result<bool, WriteError> {
+        self.ask(|reply| Message::Renew { lease, reply }).await
+    }
+
+    pub(super) async fn release(&self, lease: Lease) -> Result<bool, WriteError> {
+        self.ask(|reply| Message::Release { lease, reply }).await
+    }
+
+    /// Shows the destination's state in the file. Nobody waits for it.
+    pub(super) fn health(&self, lease: Lease, state: &'static str, error: Option<String>) {
+        let _ = self.messages.send(Message::Health { lease, state, error });
+    }
+
+    async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T, WriteError> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || "the writer has stopped".to_owned();
+        self.messages.send(message(reply)).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+}
+
+/// The thread, and the way to end it.
+pub(super) struct Writer {
+    handle: WriterHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Opens the store and starts the thread. `give_up`: settlements that cannot be written are no longer tried again.
+    pub(super) fn start(path: &Path, keep: Retention, give_up: CancellationToken) -> Result<Self, StoreError> {
+        let store = LaneStore::open(path)?;
+        let (messages, inbox) = mpsc::channel();
+        let mut wal = path.as_os_str().to_owned();
+        wal.push("-wal");
+        let worker = Worker {
+            store,
+            inbox,
+            keep,
+            give_up,
+            wal: PathBuf::from(wal),
+            wal_seen: None,
+            wal_left: true,
+            shrink_at: Millis(0),
+            pinned: false,
+        };
+        let thread = std::thread::Builder::new().name("litepost-write".into()).spawn(move || worker.run());
+        let thread =
+            thread.map_err(|error| StoreError::CannotOpen { path: path.to_owned(), reason: error.to_string() })?;
+        Ok(Self { handle: WriterHandle { messages }, thread: Some(thread) })
+    }
+
+    pub(super) fn handle(&self) -> WriterHandle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.handle.messages.send(Message::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Pending {
+    lease: Lease,
+    settlement: Settlement,
+    reply: Reply<Settled>,
+}
+
+struct Worker {
+    store: LaneStore,
+    inbox: Receiver<Message>,
+    keep: Retention,
+    give_up: CancellationToken,
+    wal: PathBuf,
+    /// The -wal's size and time of change when it was last moved.
+    wal_seen: Option<(u64, std::time::SystemTime)>,
+    /// Frames were left behind: a reader stood in the way.
+    wal_left: bool,
+    shrink_at: Millis,
+    pinned: bool,
+}
+
+impl Worker {
+    fn run(mut self) {
+        let mut pause = CHECKPOINT_EVERY;
+        let mut upkeep_at = clock::mono();
+        loop {
+            let now = clock::mono();
+            if now >= upkeep_at {
+                pause = if self.upkeep() { CHECKPOINT_EVERY } else { IDLE_EVERY };
+                upkeep_at = clock::mono().plus(i64::try_from(pause.as_millis()).unwrap_or(1_000));
+            }
+            let wait = u64::try_from(upkeep_at.since(clock::mono())).unwrap_or(0);
+            match self.inbox.recv_timeout(Duration::from_millis(wait)) {
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Message::Settle { lease, settlement, reply }) => {
+                    if pause == IDLE_EVERY {
+                        upkeep_at = upkeep_at.min(clock::mono().plus(100));
+                    }
+                    if self.settle(Pending { lease, settlement, reply }) {
+                        return;
+                    }
+                }
+                Ok(other) => self.answer(other),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Commits this settlement and all that are waiting behind it. True when told to stop.
+    fn settle(&mut self, first: Pending) -> bool {
+        let mut batch = vec![first];
+        let mut next = None;
+        while let Ok(message) = self.inbox.try_recv() {
+            match message {
+                Message::Settle { lease, settlement, reply } => batch.push(Pending { lease, settlement, reply }),
+                other => {
+                    next = Some(other);
+                    break;
+                }
+            }
+        }
+        self.commit(batch);
+        match next {
+            Some(Message::Stop) => true,
+            Some(message) => {
+                self.answer(message);
+                false
+            }
+            None => false,
+        }
+    }
+
+    fn commit(&mut self, batch: Vec<Pending>) {
+        let mut told = false;
+        loop {
+            let items: Vec<_> = batch.iter().map(|p| (&p.lease, &p.settlement)).collect();
+            match self.store.settle(&items, clock::wall()) {
+                Ok(outcomes) => {
+                    for (pending, outcome) in batch.into_iter().zip(outcomes) {
+                        let _ = pending.reply.send(Ok(outcome));
+                    }
+                    return;
+                }
+                Err(error) if passes(&error) && !self.give_up.is_cancelled() => {
+                    if !told {
+                        tracing::warn!(error = %explain(&error), "cannot save what was delivered; trying again");
+                        told = true;
+                    }
+                    std::thread::sleep(RETRY_EVERY);
+                }
+                // One item cannot be written: it must not hold up the others.
+                Err(_) if batch.len() > 1 => {
+                    for pending in batch {
+                        self.commit(vec![pending]);
+                    }
+                    return;
+                }
+                Err(error) => {
+                    let why = explain(&error);
+                    for pending in batch {
+                        let _ = pending.reply.send(Err(why.clone()));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, message: Message) {
+        let store = &mut self.store;
+        match message {
+            Message::Settle { lease, settlement, reply } => self.commit(vec![Pending { lease, settlement, reply }]),
+            Message::Register { destination, lanes, start, reply } => {
+                respond(reply, store.register(&destination, lanes, start));
+            }
+            Message::Acquire { destination, lane, claim, observed, reply } => {
+                respond(reply, store.acquire(&destination, lane, &claim, observed.as_ref()));
+            }
+            Message::Load { destination, lane, reply } => respond(reply, store.load(&destination, lane)),
+            Message::Renew { lease, reply } => respond(reply, store.renew(&lease)),
+            Message::Release { lease, reply } => respond(reply, store.release(&lease)),
+            Message::Health { lease, state, error } => {
+                if let Err(error) = store.set_health(&lease, state, error.as_deref(), clock::wall()) {
+                    tracing::debug!(error = %explain(&error), "cannot show the destination's state");
+                }
+            }
+            Message::Stop => {}
+        }
+    }
+
+    /// Moves the WAL and prunes. True when there was something to do.
+    fn upkeep(&mut self) -> bool {
+        let moved = self.checkpoint();
+        let pruned = self.prune();
+        moved || pruned
+    }
+
+    fn checkpoint(&mut self) -> bool {
+        // A look at the file's metadata opens nothing.
+        let Ok(metadata) = std::fs::metadata(&self.wal) else { return false };
+        let Ok(changed) = metadata.modified() else { return false };
+        let seen = Some((metadata.len(), changed));
+        if metadata.len() == 0 || (self.wal_seen == seen && !self.wal_left) {
+            return false;
+        }
+        self.wal_seen = seen;
+        let now = clock::mono();
+        let shrink = metadata.len() > WAL_BYTES_MAX && now >= self.shrink_at;
+        let mode = if shrink { Mode::Truncate } else { Mode::Passive };
+        if shrink {
+            self.shrink_at = now.plus(SHRINK_EVERY_MS);
+        }
+        match self.store.checkpoint(mode) {
+            Ok(result) => {
+                self.wal_left = result.moved < result.wal_frames;
+                let pinned = shrink && result.busy;
+                if pinned && !self.pinned {
+                    let megabytes = metadata.len() >> 20;
+                    tracing::warn!(
+                        megabytes,
+                        "the -wal cannot shrink: a long transaction in another connection pins it"
+                    );
+                }
+                self.pinned = pinned;
+            }
+            Err(error) => tracing::debug!(error = %explain(&error), "checkpoint failed"),
+        }
+        true
+    }
+
+    fn prune(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..PRUNE_BATCHES {
+            match self.store.prune(self.keep, clock::wall(), PRUNE_ROWS) {
+                Ok(0) => break,
+                Ok(deleted) => {
+                    any = true;
+                    if deleted < PRUNE_ROWS {
+                        break;
+                    }
+                    // Producers are waiting for the lock: let one in.
+                    std::thread::yield_now();
+                }
+                Err(error) => {
+                    tracing::debug!(error = %explain(&error), "pruning failed");
+                    break;
+                }
+            }
+        }
+        any
+    }
+}
+
+/// Whether the error may go away by itself, or when an operator makes room.
+fn passes(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Busy { .. } | StoreError::DiskFull { .. } | StoreError::ReadOnly { .. } | StoreError::Io { .. }
+    )
+}
+
+fn respond<T>(reply: Reply<T>, result: Result<T, StoreError>) {
+    let _ = reply.send(result.map_err(|error| explain(&error)));
+}

@@ -1,0 +1,27 @@
+//! The destinations: one file or folder each, and the table that lists them.
+//!
+//! Configuration, `litepost sinks`, the docs and the conformance tests follow from [`registry`]. A new sink is one
+//! file and one line here.
+
+mod blackhole;
+mod encode;
+mod file;
+mod http;
+mod settings;
+mod sqlite;
+mod stdout;
+
+use crate::sink::SinkType;
+
+/// Every sink type, in the order in which they are listed to people.
+#[must_use]
+pub fn registry() -> &'static [SinkType] {
+    static TYPES: &[SinkType] = &[stdout::TYPE, file::TYPE, http::TYPE, sqlite::TYPE, blackhole::TYPE];
+    TYPES
+}
+
+/// The sink type that a configuration calls `name`.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static SinkType> {
+    registry().iter().find(|t| t.name == name)
+}

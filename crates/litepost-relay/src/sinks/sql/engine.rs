@@ -1,0 +1,405 @@
+//! Delivery into a SQL database: what is applied is skipped, what is new commits with the ledger, what fails is found.
+//!
+//! Made by each SQL sink's factory through [`open`]. Invariants: [`Outcome::Delivered`] is answered only for what the
+//! ledger shows as committed (or the target has confirmed, without a ledger); after an unavailability the sink is used
+//! up, since nobody knows whether its last transaction committed, and the next one reads the ledger.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use litepost_core::pipeline::DeliveryOrder;
+use litepost_core::{EventRef, Line, Outcome, Rejection, RetryHint, Seq, Unavailable, UnavailableKind, Value};
+
+use super::ledger::{self, Ledger, Mark};
+use super::options::{Dedupe, Options};
+use super::plan::{Planned, Planner};
+use super::session::{Failure, Fault, Session, Work};
+use crate::clock;
+use crate::sink::{Batch, Sink, SinkContext};
+
+/// After a failure so many events are tried at once, doubled with each success: a run of bad events costs each a small
+/// transaction and not a full batch.
+const CAUTIOUS_EVENTS: usize = 16;
+
+/// A sink over one session.
+struct SqlSink<S> {
+    session: S,
+    context: SinkContext,
+    planner: Planner,
+    ledger: Option<State>,
+    deadline: Duration,
+    cautious: Option<usize>,
+    used_up: bool,
+}
+
+/// What the target remembers of this lane.
+struct State {
+    ledger: Ledger,
+    mark: Mark,
+    /// Applied out of order, with their hashes.
+    events: HashMap<i64, String>,
+}
+
+/// Makes a sink of a connected session: creates the ledger if asked to, claims the lane, compares it with the log.
+pub(crate) async fn open<S: Session + 'static>(
+    session: S,
+    context: &SinkContext,
+    options: &Options,
+    deadline: Duration,
+) -> Result<Box<dyn Sink>, Unavailable> {
+    let planner = Planner::new(session.dialect());
+    let mut sink =
+        SqlSink { session, context: context.clone(), planner, ledger: None, deadline, cautious: None, used_up: false };
+    if options.dedupe == Dedupe::Ledger {
+        let claimed = tokio::time::timeout(deadline, sink.claim(options.auto_schema)).await;
+        sink.ledger = Some(claimed.unwrap_or_else(|_| Err(late(deadline)))?);
+        sink.compare_with_log().await?;
+    }
+    Ok(Box::new(sink))
+}
+
+fn late(deadline: Duration) -> Unavailable {
+    Unavailable::new(UnavailableKind::Timeout, format!("no answer within {} ms", deadline.as_millis()))
+}
+
+fn unavailable(fault: Fault) -> Unavailable {
+    match fault {
+        Fault::Unavailable(u) => u,
+        Fault::Rejected(r) => {
+            Unavailable::new(UnavailableKind::Denied, format!("the target refused the ledger's own statement: {} ({})", r.message, r.code))
+        }
+    }
+}
+
+fn integer(value: Option<&Value>) -> i64 {
+    match value {
+        Some(Value::Integer(i)) => *i,
+        _ => 0,
+    }
+}
+
+fn text(value: Option<&Value>) -> String {
+    match value {
+        Some(Value::Text(t)) => t.clone(),
+        _ => String::new(),
+    }
+}
+
+impl<S: Session> SqlSink<S> {
+    /// Reads the lane's row, or makes it, and sees to it that no older token can commit from here on.
+    async fn claim(&mut self, auto_schema: bool) -> Result<State, Unavailable> {
+        let ledger = Ledger::new(&self.context, self.session.dialect())?;
+        let (sql, values) = ledger.read();
+        let missing = match self.session.query(sql, &values).await {
+            Ok(_) => None,
+            Err(Fault::Rejected(r)) if r.retry == RetryHint::Hold => Some(r),
+            Err(fault) => return Err(unavailable(fault)),
+        };
+        match missing {
+            None => {}
+            Some(_) if auto_schema => {
+                let ddl = ledger::schema(self.session.dialect());
+                self.session.create(ddl).await.map_err(unavailable)?;
+            }
+            Some(r) => {
+                return Err(Unavailable::new(
+                    UnavailableKind::Denied,
+                    format!(
+                        "the target has no ledger ({}); set auto_schema = true, or create it with the DDL that \
+                         `litepost schema --target` prints",
+                        r.message
+                    ),
+                ));
+            }
+        }
+        let (sql, values) = ledger.claim();
+        self.session.execute(sql, &values).await.map_err(unavailable)?;
+        let mark = match self.read_mark(&ledger).await? {
+            Some(mark) => mark,
+            None => {
+                let (sql, values) = ledger.insert(self.context.acked, clock::wall().0);
+                self.session.execute(sql, &values).await.map_err(unavailable)?;
+                Mark { seq: self.context.acked, token: self.context.token, last_hash: String::new() }
+            }
+        };
+        if mark.token != self.context.token {
+            return Err(ledger::fenced(&self.context, mark.token));
+        }
+        let (sql, values) = ledger.forget(self.context.acked, clock::wall().0);
+        self.session.execute(sql, &values).await.map_err(unavailable)?;
+        let (sql, values) = ledger.read_events();
+        let rows = self.session.query(sql, &values).await.map_err(unavailable)?;
+        let events = rows.iter().map(|row| (integer(row.first()), text(row.get(1)))).collect();
+        Ok(State { ledger, mark, events })
+    }
+
+    async fn read_mark(&mut self, ledger: &Ledger) -> Result<Option<Mark>, Unavailable> {
+        let (sql, values) = ledger.read();
+        let rows = self.session.query(sql, &values).await.map_err(unavailable)?;
+        Ok(rows.first().map(|row| Mark {
+            seq: integer(row.first()),
+            token: integer(row.get(1)),
+            last_hash: text(row.get(2)),
+        }))
+    }
+
+    /// What the ledger remembers must stand in the log as it was applied.
+    async fn compare_with_log(&self) -> Result<(), Unavailable> {
+        let Some(state) = &self.ledger else { return Ok(()) };
+        if !self.context.log.is_available() {
+            return Ok(());
+        }
+        let newest = state.events.iter().max_by_key(|(seq, _)| **seq).map(|(seq, hash)| (*seq, hash.as_str()));
+        let known = (!state.mark.last_hash.is_empty()).then_some((state.mark.seq, state.mark.last_hash.as_str()));
+        for (seq, hash) in known.into_iter().chain(newest) {
+            let read = self.context.log.event(Seq(seq)).await;
+            match read.map_err(|e| Unavailable::new(UnavailableKind::Server, format!("the log cannot be read: {e}")))? {
+                Some(event) if ledger::hash(&event) == hash => {}
+                Some(_) => return Err(ledger::alarm(&self.context, seq, "the log holds another event there")),
+                // What is settled may be pruned.
+                None if seq <= self.context.acked => {}
+                None => return Err(ledger::alarm(&self.context, seq, "the log does not reach that far")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the target has applied this event already; an error when it has applied another one there.
+    fn applied(&self, event: &EventRef, order: DeliveryOrder) -> Result<bool, Unavailable> {
+        let Some(state) = &self.ledger else { return Ok(false) };
+        let seq = event.seq.0;
+        let known = match state.events.get(&seq) {
+            Some(hash) => Some(hash),
+            None if seq == state.mark.seq && !state.mark.last_hash.is_empty() && order == DeliveryOrder::InOrder => {
+                Some(&state.mark.last_hash)
+            }
+            None => None,
+        };
+        match known {
+            Some(hash) if *hash != ledger::hash(event) => {
+                Err(ledger::alarm(&self.context, seq, "the event there now is another one"))
+            }
+            Some(_) => Ok(true),
+            // Below the watermark everything that is in order was applied: the log was compared at connect.
+            None => Ok(order == DeliveryOrder::InOrder && seq <= state.mark.seq),
+        }
+    }
+
+    /// One transaction with the ledger's part, under the deadline.
+    async fn commit(&mut self, steps: &[&Planned], events: &[&EventRef], order: DeliveryOrder) -> Result<(), Failure> {
+        let at = clock::wall().0;
+        let (mut guards, mut next) = (Vec::new(), None);
+        if let Some(State { ledger, mark, .. }) = &self.ledger {
+            if !self.session.counts_rows() {
+                guards.push(ledger.fence(mark));
+            }
+            match (order, events.last()) {
+                (DeliveryOrder::InOrder, Some(last)) => {
+                    let hash = ledger::hash(last);
+                    guards.push(ledger.advance(mark, last.seq.0, &hash, at));
+                    next = Some(Mark { seq: last.seq.0, token: mark.token, last_hash: hash });
+                }
+                _ => {
+                    guards.push(ledger.hold(mark));
+                    guards.extend(events.iter().map(|e| ledger.remember(e.seq.0, &ledger::hash(e), at)));
+                }
+            }
+        }
+        let work = Work { steps, guards: &guards };
+        let answer = tokio::time::timeout(self.deadline, self.session.apply(&work)).await;
+        answer.unwrap_or_else(|_| Err(Failure::Unavailable(late(self.deadline))))?;
+        if let Some(state) = &mut self.ledger {
+            match next {
+                Some(mark) => state.mark = mark,
+                None => state.events.extend(events.iter().map(|e| (e.seq.0, ledger::hash(e)))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Why the ledger is not as it was left.
+    async fn explain_guard(&mut self) -> Unavailable {
+        let Some(ledger) = self.ledger.as_ref().map(|state| state.ledger.clone()) else { return late(self.deadline) };
+        match self.read_mark(&ledger).await {
+            Ok(Some(mark)) if mark.token > self.context.token => ledger::fenced(&self.context, mark.token),
+            // A transaction that was given up has committed after all, or a copy of the file is at work: the next
+            // connection compares the ledger with the log and tells them apart.
+            Ok(Some(_)) => Unavailable::new(UnavailableKind::Busy, "the ledger has moved since it was read; it is read again"),
+            Ok(None) => Unavailable::new(
+                UnavailableKind::Denied,
+                "the lane's row in litepost_ledger was deleted while the relay was delivering; what was applied is no longer known",
+            ),
+            Err(unavailable) => unavailable,
+        }
+    }
+
+    async fn in_order(&mut self, events: &[EventRef]) -> Vec<Outcome> {
+        let mut answer = Answer::new(events.len());
+        let mut fresh = Vec::new();
+        for (at, event) in events.iter().enumerate() {
+            match self.applied(event, DeliveryOrder::InOrder) {
+                Ok(true) => answer.set(at, Outcome::Delivered),
+                Ok(false) => fresh.push(at),
+                Err(u) => return give_up(answer, &u),
+            }
+        }
+        fresh.truncate(self.cautious.unwrap_or(usize::MAX));
+        let mut stop: Option<(usize, Rejection)> = None;
+        let mut planned = Vec::with_capacity(fresh.len());
+        for &at in &fresh {
+            match self.planner.plan(&events[at]) {
+                Ok(p) => planned.push(p),
+                Err(rejection) => {
+                    stop = Some((at, rejection));
+                    break;
+                }
+            }
+        }
+        let steps: Vec<&Planned> = planned.iter().collect();
+        let mut len = steps.len();
+        while len > 0 {
+            let committing: Vec<&EventRef> = fresh[..len].iter().map(|&at| &events[at]).collect();
+            match self.commit(&steps[..len], &committing, DeliveryOrder::InOrder).await {
+                Ok(()) => break,
+                Err(Failure::Step(index, rejection)) => {
+                    len = index.min(len - 1);
+                    stop = Some((fresh[len], rejection));
+                }
+                Err(Failure::Whole(rejection)) if len == 1 => {
+                    len = 0;
+                    stop = Some((fresh[0], rejection));
+                }
+                Err(Failure::Whole(_)) => {
+                    len /= 2;
+                    stop = None;
+                }
+                Err(Failure::Guard) => {
+                    let why = self.explain_guard().await;
+                    return give_up(answer, &why);
+                }
+                Err(Failure::Unavailable(u)) => return give_up(answer, &u),
+            }
+        }
+        fresh[..len].iter().for_each(|&at| answer.set(at, Outcome::Delivered));
+        self.cautious = match (&stop, self.cautious) {
+            (Some(_), _) => Some(CAUTIOUS_EVENTS),
+            (None, Some(events)) if events < 1 << 20 => Some(events * 2),
+            _ => None,
+        };
+        if let Some((at, rejection)) = stop {
+            answer.set(at, Outcome::Rejected(rejection));
+        }
+        answer.finish()
+    }
+
+    async fn out_of_order(&mut self, events: &[EventRef]) -> Vec<Outcome> {
+        let mut answer = Answer::new(events.len());
+        let mut planned: Vec<(usize, Planned)> = Vec::with_capacity(events.len());
+        let mut stopped: HashSet<Line> = HashSet::new();
+        for (at, event) in events.iter().enumerate() {
+            match self.applied(event, DeliveryOrder::OutOfOrder) {
+                Ok(true) => answer.set(at, Outcome::Delivered),
+                Err(u) => return give_up(answer, &u),
+                Ok(false) if stopped.contains(&self.line(event)) => {}
+                Ok(false) => match self.planner.plan(event) {
+                    Ok(p) => planned.push((at, p)),
+                    Err(rejection) => {
+                        answer.set(at, Outcome::Rejected(rejection));
+                        stopped.insert(self.line(event));
+                    }
+                },
+            }
+        }
+        // All at once; when something fails, one after the other, and a line ends with its first failure.
+        let mut groups: Vec<&[(usize, Planned)]> = if planned.is_empty() { vec![] } else { vec![&planned[..]] };
+        let mut next = 0;
+        while next < groups.len() {
+            let group = groups[next];
+            next += 1;
+            let steps: Vec<&Planned> = group.iter().map(|(_, p)| p).collect();
+            let committing: Vec<&EventRef> = group.iter().map(|(at, _)| &events[*at]).collect();
+            if group.len() == 1 && stopped.contains(&self.line(committing[0])) {
+                continue;
+            }
+            match self.commit(&steps, &committing, DeliveryOrder::OutOfOrder).await {
+                Ok(()) => group.iter().for_each(|(at, _)| answer.set(*at, Outcome::Delivered)),
+                Err(Failure::Step(_, rejection) | Failure::Whole(rejection)) if group.len() == 1 => {
+                    answer.set(group[0].0, Outcome::Rejected(rejection));
+                    stopped.insert(self.line(committing[0]));
+                }
+                Err(Failure::Step(..) | Failure::Whole(_)) => groups.extend(group.chunks(1)),
+                Err(Failure::Guard) => {
+                    let why = self.explain_guard().await;
+                    return give_up(answer, &why);
+                }
+                Err(Failure::Unavailable(u)) => return give_up(answer, &u),
+            }
+        }
+        answer.finish()
+    }
+
+    fn line(&self, event: &EventRef) -> Line {
+        Line::of(event, self.context.ordering)
+    }
+}
+
+/// Answers what is not settled yet with `why`.
+fn give_up(mut answer: Answer, why: &Unavailable) -> Vec<Outcome> {
+    answer.fail(why);
+    answer.finish()
+}
+
+/// One outcome per event; what is not said is deferred.
+struct Answer(Vec<Option<Outcome>>);
+
+impl Answer {
+    fn new(events: usize) -> Self {
+        Self(vec![None; events])
+    }
+
+    fn set(&mut self, at: usize, outcome: Outcome) {
+        if let Some(place) = self.0.get_mut(at) {
+            *place = Some(outcome);
+        }
+    }
+
+    fn fail(&mut self, why: &Unavailable) {
+        for place in self.0.iter_mut().filter(|place| place.is_none()) {
+            *place = Some(Outcome::Unavailable(why.clone()));
+        }
+    }
+
+    fn finish(self) -> Vec<Outcome> {
+        self.0.into_iter().map(|outcome| outcome.unwrap_or(Outcome::Deferred)).collect()
+    }
+}
+
+impl<S: Session> Sink for SqlSink<S> {
+    fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>> {
+        Box::pin(async move {
+            if self.used_up {
+                let why = Unavailable::new(UnavailableKind::Connect, "this connection is given up; a new one is needed");
+                return give_up(Answer::new(batch.events.len()), &why);
+            }
+            // Dropped in the middle, the session is in an unknown state: only a full answer makes it usable again.
+            self.used_up = true;
+            let outcomes = match batch.order {
+                DeliveryOrder::InOrder => self.in_order(&batch.events).await,
+                DeliveryOrder::OutOfOrder => self.out_of_order(&batch.events).await,
+            };
+            self.used_up = outcomes.iter().any(|o| matches!(o, Outcome::Unavailable(_)));
+            outcomes
+        })
+    }
+
+    fn watermark(&self) -> Option<Seq> {
+        let state = self.ledger.as_ref()?;
+        let newest = state.events.keys().copied().max().unwrap_or(0);
+        Some(Seq(state.mark.seq.max(newest)))
+    }
+
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        self.session.close()
+    }
+}

@@ -1,0 +1,102 @@
+//! From an event to a statement with its values: parsed, checked, in the target's dialect.
+//!
+//! Called by the engine before anything is sent. Invariant: a planned statement has exactly one value per parameter,
+//! and what cannot be a statement is rejected here for good, with the reason.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use litepost_core::statement::{Args, STATEMENT_KIND};
+use litepost_core::{Event, Rejection, Statement, Value};
+
+use crate::dialect::{Arguments, Dialect, Translated, translate};
+
+/// Texts remembered before the memory is emptied. Programs have tens; a program that writes values into its SQL has
+/// as many as events.
+const TEXTS_MAX: usize = 1_024;
+/// Longer texts are not remembered.
+const TEXT_BYTES_MAX: usize = 16 * 1_024;
+
+/// A statement ready to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    /// Its text; the same text is the same `Arc` as long as it is remembered.
+    pub(crate) text: Arc<Translated>,
+    /// One value per parameter.
+    pub(crate) values: Vec<Value>,
+}
+
+/// Plans events for one dialect.
+#[derive(Debug)]
+pub(super) struct Planner {
+    dialect: Dialect,
+    texts: HashMap<String, Arc<Translated>>,
+}
+
+impl Planner {
+    pub(super) fn new(dialect: Dialect) -> Self {
+        Self { dialect, texts: HashMap::new() }
+    }
+
+    /// The event's statement, or why it can never be one.
+    pub(super) fn plan(&mut self, event: &Event) -> Result<Planned, Rejection> {
+        let undecodable = |message: String| Rejection::never("undecodable", message);
+        if let Some(defect) = &event.defect {
+            return Err(undecodable(defect.to_string()));
+        }
+        if &*event.kind != STATEMENT_KIND {
+            return Err(undecodable(format!(
+                "a SQL destination takes statement events (type \"sql\"), and this event has the type {:?}",
+                event.kind
+            )));
+        }
+        let payload = event.payload.as_str().ok_or_else(|| undecodable("the payload is no UTF-8 text".into()))?;
+        let statement = Statement::parse(payload).map_err(|e| undecodable(e.to_string()))?;
+        let Statement { sql, args } = statement;
+        let (text, mut values) = match args {
+            Args::Positional(values) => (self.text(&sql, "", &Arguments::Positional(values.len()))?, values),
+            Args::Named(named) => {
+                let names: Vec<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
+                let shape = names.join("\u{1f}");
+                let text = self.text(&sql, &shape, &Arguments::Named(names))?;
+                (text, named.into_iter().map(|(_, value)| value).collect())
+            }
+        };
+        // Most statements take their values as they stand.
+        if !text.order.iter().enumerate().all(|(at, &from)| at == from) || text.order.len() != values.len() {
+            values = text.order.iter().filter_map(|&from| values.get(from).cloned()).collect();
+        }
+        Ok(Planned { text, values })
+    }
+
+    fn text(&mut self, sql: &str, shape: &str, arguments: &Arguments<'_>) -> Result<Arc<Translated>, Rejection> {
+        let named = matches!(arguments, Arguments::Named(_));
+        let long;
+        let key = if named {
+            long = format!("{shape}\u{1e}{sql}");
+            &long
+        } else {
+            sql
+        };
+        if let Some(text) = self.texts.get(key)
+            && (named || matches!(arguments, Arguments::Positional(n) if expected(text) == *n))
+        {
+            return Ok(Arc::clone(text));
+        }
+        let text = translate(sql, arguments, self.dialect)
+            .map(Arc::new)
+            .map_err(|e| Rejection::never("unsupported_stmt", e.to_string()))?;
+        if key.len() <= TEXT_BYTES_MAX {
+            if self.texts.len() >= TEXTS_MAX {
+                self.texts.clear();
+            }
+            self.texts.insert(key.to_owned(), Arc::clone(&text));
+        }
+        Ok(text)
+    }
+}
+
+/// How many values a remembered text was made for. A text with unused values is made anew each time.
+fn expected(text: &Translated) -> usize {
+    text.order.iter().max().map_or(0, |largest| largest + 1)
+}

@@ -1,0 +1,126 @@
+//! What SQLite's result codes mean for an event and for the destination.
+//!
+//! Called wherever the target speaks to SQLite. Invariant: a fault of the file, the disk or a lock never costs an
+//! event an attempt, and a statement that breaks a constraint never stops the destination.
+
+use litepost_core::{Rejection, Unavailable, UnavailableKind};
+use rusqlite::ffi;
+
+/// Whose fault it is.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The event's.
+    Rejected(Rejection),
+    /// The destination's.
+    Unavailable(Unavailable),
+}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(e: rusqlite::Error) -> Self {
+        classify(&e)
+    }
+}
+
+/// Sorts an error from preparing or executing an event's statement.
+pub(super) fn classify(e: &rusqlite::Error) -> Trouble {
+    let Some(code) = e.sqlite_error().map(|f| f.extended_code) else {
+        return Trouble::Rejected(Rejection::never("driver", e.to_string()));
+    };
+    let message = message_of(e);
+    let name = name_of(code);
+    match code & 0xff {
+        ffi::SQLITE_CONSTRAINT => Trouble::Rejected(Rejection::new(name, message)),
+        ffi::SQLITE_MISMATCH => Trouble::Rejected(Rejection::new(name, message)),
+        ffi::SQLITE_TOOBIG | ffi::SQLITE_RANGE => Trouble::Rejected(Rejection::never(name, message)),
+        // The connection's authorizer, see `guard`.
+        ffi::SQLITE_AUTH => Trouble::Rejected(Rejection::never(
+            name,
+            format!(
+                "{message}: a statement event may not begin or end transactions, attach files, set pragmas, or touch the ledger"
+            ),
+        )),
+        ffi::SQLITE_ERROR => Trouble::Rejected(by_message(name, message)),
+        _ => Trouble::Unavailable(unavailable(e)),
+    }
+}
+
+/// `SQLITE_ERROR` says in its text only whether something is missing in the target or the statement is no SQL.
+fn by_message(name: String, message: String) -> Rejection {
+    const MISSING: [&str; 6] = [
+        "no such table",
+        "no such column",
+        "no such function",
+        "no such module",
+        "no such collation",
+        "has no column named",
+    ];
+    let missing = MISSING.iter().any(|m| message.contains(m))
+        || (message.contains(" columns but ") && message.contains(" values were supplied"));
+    if missing {
+        Rejection::hold(name, message)
+    } else if message.contains("syntax error")
+        || message.contains("unrecognized token")
+        || message.contains("incomplete input")
+    {
+        Rejection::never(name, message)
+    } else {
+        Rejection::new(name, message)
+    }
+}
+
+/// An error outside of any event: opening, beginning, the ledger, committing.
+pub(super) fn unavailable(e: &rusqlite::Error) -> Unavailable {
+    let code = e.sqlite_error().map_or(ffi::SQLITE_ERROR, |f| f.extended_code);
+    let kind = match code & 0xff {
+        ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_PROTOCOL | ffi::SQLITE_SCHEMA => UnavailableKind::Busy,
+        ffi::SQLITE_CANTOPEN => UnavailableKind::Connect,
+        ffi::SQLITE_INTERRUPT => UnavailableKind::Timeout,
+        ffi::SQLITE_PERM | ffi::SQLITE_AUTH | ffi::SQLITE_READONLY => UnavailableKind::Denied,
+        _ => UnavailableKind::Server,
+    };
+    Unavailable::new(kind, format!("{} ({})", message_of(e), name_of(code)))
+}
+
+fn message_of(e: &rusqlite::Error) -> String {
+    match e {
+        rusqlite::Error::SqliteFailure(_, Some(message)) | rusqlite::Error::SqlInputError { msg: message, .. } => {
+            message.clone()
+        }
+        other => other.to_string(),
+    }
+}
+
+/// The names people search for.
+fn name_of(extended: i32) -> String {
+    let name = match extended {
+        ffi::SQLITE_CONSTRAINT_UNIQUE => "SQLITE_CONSTRAINT_UNIQUE",
+        ffi::SQLITE_CONSTRAINT_PRIMARYKEY => "SQLITE_CONSTRAINT_PRIMARYKEY",
+        ffi::SQLITE_CONSTRAINT_NOTNULL => "SQLITE_CONSTRAINT_NOTNULL",
+        ffi::SQLITE_CONSTRAINT_CHECK => "SQLITE_CONSTRAINT_CHECK",
+        ffi::SQLITE_CONSTRAINT_FOREIGNKEY => "SQLITE_CONSTRAINT_FOREIGNKEY",
+        ffi::SQLITE_CONSTRAINT_TRIGGER => "SQLITE_CONSTRAINT_TRIGGER",
+        ffi::SQLITE_CONSTRAINT_DATATYPE => "SQLITE_CONSTRAINT_DATATYPE",
+        ffi::SQLITE_CONSTRAINT_ROWID => "SQLITE_CONSTRAINT_ROWID",
+        _ => match extended & 0xff {
+            ffi::SQLITE_ERROR => "SQLITE_ERROR",
+            ffi::SQLITE_PERM => "SQLITE_PERM",
+            ffi::SQLITE_BUSY => "SQLITE_BUSY",
+            ffi::SQLITE_LOCKED => "SQLITE_LOCKED",
+            ffi::SQLITE_NOMEM => "SQLITE_NOMEM",
+            ffi::SQLITE_READONLY => "SQLITE_READONLY",
+            ffi::SQLITE_INTERRUPT => "SQLITE_INTERRUPT",
+            ffi::SQLITE_IOERR => "SQLITE_IOERR",
+            ffi::SQLITE_CORRUPT => "SQLITE_CORRUPT",
+            ffi::SQLITE_FULL => "SQLITE_FULL",
+            ffi::SQLITE_CANTOPEN => "SQLITE_CANTOPEN",
+            ffi::SQLITE_CONSTRAINT => "SQLITE_CONSTRAINT",
+            ffi::SQLITE_MISMATCH => "SQLITE_MISMATCH",
+            ffi::SQLITE_TOOBIG => "SQLITE_TOOBIG",
+            ffi::SQLITE_RANGE => "SQLITE_RANGE",
+            ffi::SQLITE_AUTH => "SQLITE_AUTH",
+            ffi::SQLITE_NOTADB => "SQLITE_NOTADB",
+            _ => return format!("SQLITE_{extended}"),
+        },
+    };
+    name.to_owned()
+}

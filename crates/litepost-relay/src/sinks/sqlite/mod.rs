@@ -1,0 +1,154 @@
+//! `sqlite`: executes statement events in another SQLite file, each exactly once.
+//!
+//! A batch and its ledger row commit in one transaction of the target, so a crash anywhere applies nothing twice and
+//! a relay with an older fencing token cannot commit. A statement that fails is undone alone (savepoint); what stands
+//! before it commits. Works on a thread that may block, with one connection per lane.
+
+mod bind;
+mod errors;
+mod guard;
+mod ledger;
+mod target;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::BoxFuture;
+use litepost_core::{Outcome, Unavailable, UnavailableKind};
+use rusqlite::InterruptHandle;
+use serde::Deserialize;
+
+use self::target::Target;
+use super::settings;
+use crate::sink::{Batch, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
+
+pub(super) const TYPE: SinkType = SinkType {
+    name: "sqlite",
+    summary: "executes statement events in another SQLite file",
+    acknowledged: "the statement and its ledger row are committed in the target, synced to disk",
+    duplicates: "none: the ledger commits with the statements (`dedupe = \"none\"`: a crash repeats the last moments)",
+    statements: true,
+    connection_schema: || schemars::schema_for!(Connection),
+    build,
+};
+
+/// `[app.N.db.D.connection]` of a sqlite destination.
+#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Connection {
+    /// The target file, relative to the configuration.
+    path: PathBuf,
+    /// Whether a target file that does not exist is created. Off, so that a mistyped path is an error.
+    #[serde(default)]
+    create: bool,
+    /// Whether the target's foreign keys are enforced for the statements executed here.
+    #[serde(default)]
+    foreign_keys: bool,
+}
+
+/// Keys beside `connection`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Options {
+    #[serde(default)]
+    dedupe: Dedupe,
+    #[serde(default = "yes")]
+    auto_schema: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// How a statement that is sent twice is recognised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Dedupe {
+    /// By a ledger in the target.
+    #[default]
+    Ledger,
+    /// Not at all.
+    None,
+}
+
+/// What a connection needs to know.
+#[derive(Clone, Debug)]
+struct TargetSettings {
+    path: PathBuf,
+    create: bool,
+    foreign_keys: bool,
+    dedupe: Dedupe,
+    auto_schema: bool,
+}
+
+struct Factory {
+    settings: TargetSettings,
+}
+
+fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
+    let Connection { path, create, foreign_keys } = settings::connection(settings)?;
+    let Options { dedupe, auto_schema } = settings::options(settings)?;
+    let path = settings::path(settings, &path, "connection.path")?;
+    Ok(Arc::new(Factory { settings: TargetSettings { path, create, foreign_keys, dedupe, auto_schema } }))
+}
+
+impl SinkFactory for Factory {
+    fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
+        Box::pin(async move {
+            let (settings, context) = (self.settings.clone(), context.clone());
+            let opened = blocking({
+                let context = context.clone();
+                move || Target::open(settings, context)
+            });
+            let mut target = opened.await?;
+            target.check_against(&context.log).await?;
+            let interrupt = target.interrupt_handle();
+            Ok(Box::new(SqliteSink { target: Arc::new(Mutex::new(target)), interrupt: Arc::new(interrupt) })
+                as Box<dyn Sink>)
+        })
+    }
+
+    /// The ledger's watermark follows the batches of a lane, one after the other. (SQLite has one writer anyway.)
+    fn needs_watermark(&self) -> bool {
+        true
+    }
+}
+
+struct SqliteSink {
+    target: Arc<Mutex<Target>>,
+    interrupt: Arc<InterruptHandle>,
+}
+
+/// Stops the statement under way when the delivery is dropped at its deadline.
+struct InterruptOnDrop(Option<Arc<InterruptHandle>>);
+
+impl Drop for InterruptOnDrop {
+    fn drop(&mut self) {
+        if let Some(handle) = &self.0 {
+            handle.interrupt();
+        }
+    }
+}
+
+impl Sink for SqliteSink {
+    fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>> {
+        Box::pin(async move {
+            let mut stop = InterruptOnDrop(Some(Arc::clone(&self.interrupt)));
+            let (target, order, events) = (Arc::clone(&self.target), batch.order, batch.events.clone());
+            let applied = blocking(move || {
+                let mut target = target.lock().unwrap_or_else(PoisonError::into_inner);
+                target.apply(order, &events)
+            });
+            let outcomes = applied.await;
+            stop.0 = None;
+            outcomes.unwrap_or_else(|unavailable| vec![Outcome::Unavailable(unavailable); batch.events.len()])
+        })
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Unavailable> + Send + 'static,
+) -> Result<T, Unavailable> {
+    let broken = |e| Unavailable::new(UnavailableKind::Server, format!("the target's thread failed: {e}"));
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(broken(e)))
+}
