@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Migrate(commands::migrate::Migrate),
     /// Write events
     Enqueue(Box<commands::enqueue::Enqueue>),
+    /// Deliver
+    Run(commands::run::Run),
     /// Show how far delivery is
     Status(commands::status::Status),
     /// Show the events in the log
@@ -51,6 +53,16 @@ pub(crate) enum Command {
     Completions(commands::completions::Completions),
     /// Print the manual page
     Man(commands::man::Man),
+}
+
+impl Command {
+    /// What is logged unless the environment says otherwise: a relay tells what it does, other commands what fails.
+    pub(crate) const fn log_level(&self) -> &'static str {
+        match self {
+            Self::Run(_) => "info",
+            _ => "warn",
+        }
+    }
 }
 
 /// Which outbox files a command is about.

@@ -6,9 +6,8 @@ use std::io::IsTerminal as _;
 
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging; commands tell only what goes wrong.
-pub(crate) fn start() {
-    let default = "warn";
+/// Starts logging at `default` unless the environment says otherwise.
+pub(crate) fn start(default: &str) {
     let (filter, complaint) = filter(default);
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A program that embeds this binary's code may have set its own.

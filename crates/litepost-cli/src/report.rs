@@ -32,11 +32,6 @@ pub(crate) fn error(message: &str, hint: &str) {
     say(&plain("error", message, Some(hint)));
 }
 
-/// Shows one warning without a place.
-pub(crate) fn warning(message: &str, hint: &str) {
-    say(&plain("warning", message, Some(hint)));
-}
-
 /// Shows findings of a configuration, each with its line.
 pub(crate) fn findings(source: &Source, problems: &[Problem]) {
     for problem in problems {

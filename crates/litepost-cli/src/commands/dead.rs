@@ -213,7 +213,7 @@ fn tell(letter: &DeadEvent) -> Result<(), Failure> {
     match &letter.payload {
         Value::Text(text) => out.line(format_args!("payload      {}", harmless(text)))?,
         Value::Blob(bytes) => {
-            out.line(format_args!("payload      ({} bytes) base64 {}", bytes.len(), BASE64.encode(bytes)))?
+            out.line(format_args!("payload      ({} bytes) base64 {}", bytes.len(), BASE64.encode(bytes)))?;
         }
         _ => out.line("payload      (none)")?,
     }

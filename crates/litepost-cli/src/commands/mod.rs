@@ -7,6 +7,7 @@ pub(crate) mod enqueue;
 pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod migrate;
+pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sinks;
 pub(crate) mod status;
@@ -20,6 +21,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Migrate(command) => migrate::run(&command),
         Command::Enqueue(command) => enqueue::run(&command),
+        Command::Run(command) => run::run(&command),
         Command::Status(command) => status::run(&command),
         Command::Tail(command) => tail::run(&command),
         Command::Dead(command) => dead::run(&command),

@@ -8,16 +8,13 @@ use crate::support::Place;
 fn shop(events: usize) -> Place {
     let place = Place::new();
     place.good(&["migrate", "--database", "shop.db"]);
-    let lines: String = (1..=events)
+    let lines: Vec<String> = (1..=events)
         .map(|n| {
-            format!(
-                "{{\"topic\":\"{}\",\"key\":\"{}\",\"type\":\"T\",\"payload\":{{\"n\":{n}}}}}\n",
-                if n % 2 == 0 { "even" } else { "odd" },
-                n % 5
-            )
+            let topic = if n % 2 == 0 { "even" } else { "odd" };
+            format!("{{\"topic\":\"{topic}\",\"key\":\"{}\",\"type\":\"T\",\"payload\":{{\"n\":{n}}}}}", n % 5)
         })
         .collect();
-    place.write("in.jsonl", lines);
+    place.write("in.jsonl", lines.join("\n"));
     place.good(&["enqueue", "--database", "shop.db", "--jsonl", "in.jsonl"]);
     place
 }

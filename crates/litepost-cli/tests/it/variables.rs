@@ -145,7 +145,7 @@ fn secrets_from_files_commands_and_credentials() {
     {
         place.write("secret.txt", "from-secret.db\n");
         place.write("creds/db", "from-secret.db");
-        place.write("litepost.toml", CONFIG.replace("'${DB}'", &format!("{:?}", written)));
+        place.write("litepost.toml", CONFIG.replace("'${DB}'", &format!("{written:?}")));
         let folder = place.path("creds").display().to_string();
         let variables: Vec<(&str, &str)> =
             env.map(|_| ("CREDENTIALS_DIRECTORY", folder.as_str())).into_iter().collect();

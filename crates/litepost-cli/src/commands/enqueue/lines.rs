@@ -241,7 +241,7 @@ impl Writer<'_> {
             match self.totals.bad {
                 ..=REPORTS_MAX => report::error(&format!("line {number}: {why}"), &hint),
                 count if count == REPORTS_MAX + 1 => {
-                    report::error("more bad lines follow", "they are counted at the end")
+                    report::error("more bad lines follow", "they are counted at the end");
                 }
                 _ => {}
             }

@@ -1,0 +1,136 @@
+//! `litepost run`: the relay.
+//!
+//! Invariant: SIGTERM and SIGINT settle what is in flight, give the lanes back and exit 0; a second one does not wait.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use litepost_relay::config::Purpose;
+use litepost_relay::relay::{Drained, LaneReport, Relay, RunReport};
+
+use crate::failure::Failure;
+use crate::output::{self, Out};
+use crate::places;
+
+const EXAMPLES: &str = "\
+Examples:
+  litepost run                             deliver what litepost.toml (or outbox.toml) here says, until stopped
+  litepost run --config litepost.toml --until-idle
+                                           deliver what is there, then exit: for cron
+
+With --until-idle the exit code is 0 when everything that was there is delivered or among the dead letters, and 1 when
+something is left: a destination that cannot be reached, a key that waits for its next attempt, a lane that another
+relay holds. What is left stays in the log and is delivered by the next run.";
+
+/// Deliver.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Run {
+    /// The configuration; litepost.toml or outbox.toml in the working folder unless given
+    #[arg(long, short = 'c', value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Deliver what is there, then exit
+    #[arg(long)]
+    until_idle: bool,
+    /// With --until-idle: stop after this many seconds at the latest
+    #[arg(long, value_name = "SECONDS", requires = "until_idle")]
+    timeout: Option<u64>,
+    /// With --until-idle: print the result as JSON
+    #[arg(long, requires = "until_idle")]
+    json: bool,
+}
+
+/// Runs the relay.
+pub(crate) fn run(command: &Run) -> Result<(), Failure> {
+    let config = places::config(command.config.as_deref(), Purpose::Deliver)?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let relay = config.relay().map_err(|error| Failure::user(error.to_string(), "change the configuration"))?;
+    if relay.sources.is_empty() {
+        return Err(Failure::user(
+            "the configuration names no destination, so there is nothing to deliver",
+            "add [app.NAME.sink.S] or [app.NAME.db.D]; `litepost init` writes an example",
+        ));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::unexpected(format!("cannot start: {error}"), "see the message"))?;
+    let relay = Relay::new(relay);
+    let report = if command.until_idle {
+        let timeout = command.timeout.map(Duration::from_secs);
+        runtime.block_on(relay.run_until_idle(stopped(timeout)))
+    } else {
+        runtime.block_on(relay.run(stopped(None)))
+    };
+    // Sinks may have left threads that wait for a hung destination.
+    runtime.shutdown_timeout(Duration::from_millis(500));
+    if command.until_idle { told(&report, command.json) } else { Ok(()) }
+}
+
+/// Completes when the process is told to stop; a second signal ends it at once.
+async fn stopped(timeout: Option<Duration>) {
+    let first = async {
+        signal().await;
+        tracing::info!("stopping: what is in flight is settled first; once more to stop at once");
+        tokio::spawn(async {
+            signal().await;
+            std::process::exit(i32::from(Failure::USER));
+        });
+    };
+    match timeout {
+        Some(timeout) => {
+            let _ = tokio::time::timeout(timeout, first).await;
+        }
+        None => first.await,
+    }
+}
+
+#[cfg(unix)]
+async fn signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        // Without handlers the default action ends the process: leases time out, nothing is lost.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+#[cfg(not(unix))]
+async fn signal() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn told(report: &RunReport, json: bool) -> Result<(), Failure> {
+    if json {
+        output::json(report)?;
+    } else {
+        let mut out = Out::new();
+        for lane in &report.lanes {
+            out.line(line(lane))?;
+        }
+        out.flush()?;
+    }
+    if report.drained_everything() { Ok(()) } else { Err(Failure::Finding) }
+}
+
+fn line(lane: &LaneReport) -> String {
+    let name = if lane.lane == 0 { lane.destination.clone() } else { format!("{} lane {}", lane.destination, lane.lane) };
+    let delivered = format!("{name}: {} delivered, {} dead", lane.delivered, lane.dead);
+    match &lane.drained {
+        Drained::Everything => delivered,
+        Drained::Blocked { lines } => format!("{delivered}; {lines} keys wait for their next attempt"),
+        Drained::Unavailable { error } => format!("{delivered}; unavailable: {}", output::harmless(error)),
+        Drained::Stalled { expected, found } => format!(
+            "{delivered}; stopped: event {expected} is missing from the log (the next one is {found}); see `litepost status`"
+        ),
+        Drained::HeldElsewhere { by } => format!("{delivered}; another relay has the lane: {}", output::harmless(by)),
+        Drained::Failed { error } => format!("{delivered}; failed: {}", output::harmless(error)),
+        _ => format!("{delivered}; stopped before everything was delivered"),
+    }
+}
