@@ -45,7 +45,7 @@ pub(crate) struct Run {
 pub(crate) fn run(command: &Run) -> Result<(), Failure> {
     let config = places::config(command.config.as_deref(), Purpose::Deliver)?;
     for warning in &config.warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!("{}", litepost_relay::config::one_line(&config.source, warning));
     }
     let relay = config.relay().map_err(|error| Failure::user(error.to_string(), "change the configuration"))?;
     if relay.sources.is_empty() {
@@ -89,7 +89,8 @@ async fn stopped(timeout: Option<Duration>) {
 #[cfg(unix)]
 async fn signal() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         // Without handlers the default action ends the process: leases time out, nothing is lost.
         return std::future::pending().await;
     };
@@ -120,7 +121,8 @@ fn told(report: &RunReport, json: bool) -> Result<(), Failure> {
 }
 
 fn line(lane: &LaneReport) -> String {
-    let name = if lane.lane == 0 { lane.destination.clone() } else { format!("{} lane {}", lane.destination, lane.lane) };
+    let name =
+        if lane.lane == 0 { lane.destination.clone() } else { format!("{} lane {}", lane.destination, lane.lane) };
     let delivered = format!("{name}: {} delivered, {} dead", lane.delivered, lane.dead);
     match &lane.drained {
         Drained::Everything => delivered,

@@ -8,6 +8,7 @@
 mod build;
 mod checks;
 mod connection;
+mod deliver;
 mod doppler;
 mod interpolate;
 pub mod keys;
@@ -25,6 +26,7 @@ mod variables;
 mod words;
 
 pub use build::{AppBuilder, ConfigBuilder, RetryBuilder, TableBuilder, TargetBuilder};
+pub use deliver::NotSupported;
 pub use keys::{AppOptions, DeliveryOptions, RetryOptions, SetKey, SinkOptions};
 pub use load::{Config, FILE_NAMES, Purpose};
 pub use policy::{FilePolicy, Pace, Policy};

@@ -22,9 +22,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use litepost::StoreError;
+use litepost::connection::{self, Access};
 use litepost::lanes::{HolderInfo, LeaseClaim, Retention};
 use litepost::log::LogReader;
+use litepost::{StoreError, schema};
 use litepost_core::{Lane, PipelineConfig};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -60,6 +61,8 @@ pub struct SourceConfig {
     /// Whether what was read is made durable before it is delivered. Switching it off lets a power cut undo an event
     /// that has been published.
     pub durable_reads: bool,
+    /// Most undelivered events; the guard is put into the file when the relay opens it. `None` leaves the file as it is.
+    pub max_pending: Option<i64>,
     /// What is kept although it is delivered.
     pub retention: Retention,
     /// Where its events go.
@@ -192,6 +195,10 @@ impl Source {
         let config = self.config.clone();
         let (wakes, stop) = (Arc::clone(&self.wakes), self.stop.clone());
         let open = move || {
+            if config.max_pending.is_some() {
+                let mut connection = connection::open(&config.path, Access::ReadWrite)?;
+                schema::set_max_pending(&mut connection, config.max_pending)?;
+            }
             let log = LogReader::open(&config.path)?;
             let (origin, epoch) = (log.origin()?.into(), log.epoch()?);
             drop(log);

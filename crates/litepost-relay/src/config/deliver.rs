@@ -1,0 +1,96 @@
+//! From a configuration to a relay that carries it out.
+//!
+//! Called by `litepost run` and by programs that embed a relay. Invariant: every key that concerns delivery arrives
+//! here; one that this version cannot honour is an error, never a shrug.
+
+use std::time::Duration;
+
+use litepost::lanes::Retention;
+use litepost_core::PipelineConfig;
+
+use super::load::Config;
+use super::policy::{self, Policy};
+use super::resolve::{Destination, OutboxFile};
+use super::words::Start;
+use crate::relay::{self, DestinationConfig, RelayConfig, SourceConfig};
+
+impl Config {
+    /// What a relay needs to know to deliver everything this configuration names.
+    pub fn relay(&self) -> Result<RelayConfig, NotSupported> {
+        let sources =
+            self.files().iter().filter(|file| !file.routes.is_empty()).map(source).collect::<Result<_, _>>()?;
+        Ok(RelayConfig { sources })
+    }
+}
+
+/// Something that the configuration may say and this version of the relay cannot do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{destination}: {what}")]
+pub struct NotSupported {
+    /// The destination.
+    pub destination: String,
+    /// What cannot be done, and what can.
+    pub what: String,
+}
+
+fn source(file: &OutboxFile) -> Result<SourceConfig, NotSupported> {
+    let destinations = file.routes.iter().map(|(destination, policy)| one(file, destination, policy));
+    Ok(SourceConfig {
+        path: file.path.clone(),
+        may_be_missing: file.table.is_some(),
+        durable_reads: file.policy.durable_reads,
+        max_pending: file.policy.max_pending,
+        retention: Retention { retain_ms: file.policy.retain_ms, retain_rows: Some(file.policy.retain_rows) },
+        destinations: destinations.collect::<Result<_, _>>()?,
+    })
+}
+
+fn one(file: &OutboxFile, destination: &Destination, policy: &Policy) -> Result<DestinationConfig, NotSupported> {
+    let start = match policy.start {
+        Start::Earliest => relay::Start::Earliest,
+        Start::Now => relay::Start::Now,
+        Start::At(_) => {
+            return Err(NotSupported {
+                destination: destination.name.to_string(),
+                what: "a start at a time is not supported by this version; use \"earliest\" or \"now\"".into(),
+            });
+        }
+    };
+    let topics = match &file.table {
+        Some(table) => litepost_core::TopicFilter::exact([table]),
+        None => destination.filter(),
+    };
+    Ok(DestinationConfig {
+        name: destination.name.clone(),
+        factory: destination.factory.clone(),
+        pipeline: PipelineConfig {
+            ordering: policy.ordering,
+            topics,
+            retry: policy.retry,
+            on_dead: policy.on_dead,
+            concurrency: policy.concurrency,
+            batch_events: policy.batch_size,
+            batch_bytes: policy.max_batch_bytes,
+            window_bytes: policy.max_in_flight_bytes,
+            save_after_events: i64::try_from(policy.batch_size).unwrap_or(i64::MAX),
+            ..PipelineConfig::default()
+        },
+        lanes: policy.lanes,
+        start,
+        deadline: milliseconds(policy.timeout_ms),
+        lease_ms: policy.lease_ms,
+        pace: policy.pace.map(pace),
+    })
+}
+
+fn pace(pace: policy::Pace) -> relay::Pace {
+    relay::Pace {
+        interval: milliseconds(pace.interval_ms),
+        threshold: usize::try_from(pace.threshold).unwrap_or(usize::MAX),
+        max_wait: milliseconds(pace.max_wait_ms),
+    }
+}
+
+fn milliseconds(ms: i64) -> Duration {
+    Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+}
