@@ -45,6 +45,8 @@ pub(crate) enum Command {
     Check(commands::check::Check),
     /// Write a configuration to start from
     Init(commands::init::Init),
+    /// Run the whole journey on this machine and prove it
+    Demo(commands::demo::Demo),
     /// Print the SQL that makes the tables
     Schema(commands::schema::Schema),
     /// List the types of destinations
@@ -53,6 +55,9 @@ pub(crate) enum Command {
     Completions(commands::completions::Completions),
     /// Print the manual page
     Man(commands::man::Man),
+    /// The application of the demo
+    #[command(hide = true)]
+    DemoApp(commands::demo_app::DemoApp),
 }
 
 impl Command {

@@ -4,11 +4,16 @@
 
 #![allow(clippy::disallowed_methods, reason = "this is the crate's one clock")]
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since the Unix epoch.
 pub(crate) fn wall_ms() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |passed| i64::try_from(passed.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// A point to measure from.
+pub(crate) fn start() -> Instant {
+    Instant::now()
 }

@@ -39,7 +39,8 @@ pub(crate) fn findings(source: &Source, problems: &[Problem]) {
     }
 }
 
-fn say(text: &str) {
+/// One line on stderr.
+pub(crate) fn say(text: &str) {
     // stderr may be closed; there is nowhere else to complain.
     let _ = writeln!(std::io::stderr(), "{}", text.trim_end());
 }

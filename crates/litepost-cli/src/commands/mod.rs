@@ -3,6 +3,8 @@
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod dead;
+pub(crate) mod demo;
+pub(crate) mod demo_app;
 pub(crate) mod enqueue;
 pub(crate) mod init;
 pub(crate) mod man;
@@ -27,6 +29,8 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Dead(command) => dead::run(&command),
         Command::Check(command) => check::run(&command),
         Command::Init(command) => init::run(&command),
+        Command::Demo(command) => demo::run(&command),
+        Command::DemoApp(command) => demo_app::run(&command),
         Command::Schema(command) => schema::run(&command),
         Command::Sinks(command) => sinks::run(&command),
         Command::Completions(command) => completions::run(&command),

@@ -2,16 +2,17 @@
 //!
 //! Invariant: SIGTERM and SIGINT settle what is in flight, give the lanes back and exit 0; a second one does not wait.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use litepost::connection::{self, Access};
 use litepost_relay::config::Purpose;
 use litepost_relay::relay::{Drained, LaneReport, Relay, RunReport};
 
 use crate::failure::Failure;
-use crate::output::{self, Out};
-use crate::places;
+use crate::output;
+use crate::{places, report};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,9 +45,7 @@ pub(crate) struct Run {
 /// Runs the relay.
 pub(crate) fn run(command: &Run) -> Result<(), Failure> {
     let config = places::config(command.config.as_deref(), Purpose::Deliver)?;
-    for warning in &config.warnings {
-        tracing::warn!("{}", litepost_relay::config::one_line(&config.source, warning));
-    }
+    report::findings(&config.source, &config.warnings);
     let relay = config.relay().map_err(|error| Failure::user(error.to_string(), "change the configuration"))?;
     if relay.sources.is_empty() {
         return Err(Failure::user(
@@ -54,10 +53,13 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
             "add [app.NAME.sink.S] or [app.NAME.db.D]; `litepost init` writes an example",
         ));
     }
+    for source in &relay.sources {
+        ready(&source.path, source.may_be_missing)?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::unexpected(format!("cannot start: {error}"), "see the message"))?;
     let relay = Relay::new(relay);
-    let report = if command.until_idle {
+    let done = if command.until_idle {
         let timeout = command.timeout.map(Duration::from_secs);
         runtime.block_on(relay.run_until_idle(stopped(timeout)))
     } else {
@@ -65,7 +67,20 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
     };
     // Sinks may have left threads that wait for a hung destination.
     runtime.shutdown_timeout(Duration::from_millis(500));
-    if command.until_idle { told(&report, command.json) } else { Ok(()) }
+    if command.until_idle { told(&done, command.json) } else { Ok(()) }
+}
+
+/// A file that cannot be delivered from is told at once, and not in a log that nobody reads.
+fn ready(path: &Path, may_be_missing: bool) -> Result<(), Failure> {
+    if may_be_missing && !path.exists() {
+        return Ok(());
+    }
+    let looked = connection::open(path, Access::ReadOnly).and_then(|found| litepost::schema::require_current(&found));
+    match looked {
+        // A lock or a full disk passes; the relay tries again by itself.
+        Err(error) if !error.is_transient() => Err(Failure::from(error).about(path)),
+        _ => Ok(()),
+    }
 }
 
 /// Completes when the process is told to stop; a second signal ends it at once.
@@ -107,17 +122,16 @@ async fn signal() {
     }
 }
 
-fn told(report: &RunReport, json: bool) -> Result<(), Failure> {
+fn told(done: &RunReport, json: bool) -> Result<(), Failure> {
     if json {
-        output::json(report)?;
+        output::json(done)?;
     } else {
-        let mut out = Out::new();
-        for lane in &report.lanes {
-            out.line(line(lane))?;
+        // Not on stdout, which may belong to a destination of type `stdout`.
+        for lane in &done.lanes {
+            report::say(&line(lane));
         }
-        out.flush()?;
     }
-    if report.drained_everything() { Ok(()) } else { Err(Failure::Finding) }
+    if done.drained_everything() { Ok(()) } else { Err(Failure::Finding) }
 }
 
 fn line(lane: &LaneReport) -> String {

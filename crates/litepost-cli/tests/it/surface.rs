@@ -7,9 +7,21 @@ fn help_has_examples_and_exit_codes_for_every_command() {
     let place = Place::new();
     let help = place.good(&["--help"]);
     assert!(help.contains("Exit codes:") && !help.contains("demo-app"), "{help}");
-    for command in
-        ["migrate", "enqueue", "status", "tail", "dead", "check", "init", "schema", "sinks", "completions", "man"]
-    {
+    for command in [
+        "migrate",
+        "enqueue",
+        "run",
+        "status",
+        "tail",
+        "dead",
+        "check",
+        "init",
+        "demo",
+        "schema",
+        "sinks",
+        "completions",
+        "man",
+    ] {
         assert!(help.contains(&format!("  {command}")), "{command} is not in {help}");
         let own = place.good(&[command, "--help"]);
         assert!(own.contains("Examples:"), "{own}");
@@ -39,7 +51,7 @@ fn a_command_line_that_cannot_be_understood_is_the_users_error() {
 #[test]
 fn without_a_configuration_the_commands_say_where_they_looked() {
     let place = Place::new();
-    for command in ["check", "status", "tail", "migrate"] {
+    for command in ["check", "status", "tail", "migrate", "run"] {
         assert_eq!(
             place.bad(1, &[command]),
             "error: no litepost.toml and no outbox.toml in .\n  hint: make one with `litepost init`, or name the file with --config\n",

@@ -59,20 +59,14 @@ pub(crate) fn not_yet(spec: &AppSpec, problems: &mut Vec<Problem>) {
             );
         }
         for (name, _, key, span) in keys.given() {
-            let (what, label, hint) = match name {
-                "flush_interval" | "table_flush_threshold" | "table_max_wait" => (
-                    "this version does not wait for company",
-                    "has no effect yet",
-                    "events are delivered at once, which is never later than this asks for",
-                ),
-                "retain_log_days" => (
-                    "this version keeps no receipts of deliveries",
-                    "has no effect yet",
-                    "how long delivered events themselves stay is set with retain",
-                ),
-                _ => continue,
-            };
-            problems.push(Problem::warning(key, format!("{key}: {what}")).at(span).label(label).hint(hint));
+            if name == "retain_log_days" {
+                problems.push(
+                    Problem::warning(key, format!("{key}: this version keeps no receipts of deliveries"))
+                        .at(span)
+                        .label("has no effect yet")
+                        .hint("how long delivered events themselves stay is set with retain"),
+                );
+            }
         }
     }
 }

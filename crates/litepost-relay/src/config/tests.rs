@@ -162,9 +162,6 @@ connection = { path = "x.db" }
     assert_eq!(
         warnings,
         [
-            "app.myapp.flush_interval: this version does not wait for company",
-            "app.myapp.table_flush_threshold: this version does not wait for company",
-            "app.myapp.table_max_wait: this version does not wait for company",
             "app.myapp.retain_log_days: this version keeps no receipts of deliveries",
             "app.myapp.db.mixed.retain_log_days: this version keeps no receipts of deliveries",
             "app.myapp.db.mixed.tables[2].inject_outbox_seq: this version has no outbox_seq for \"sqlite\" destinations",
