@@ -76,8 +76,8 @@ pub struct SinkContext {
     pub ordering: Ordering,
     /// Fencing token of the lease under which the lane is driven. Grows with each takeover.
     pub token: i64,
-    /// The events up to here are settled in the outbox file: what a destination remembers one by one at or below
-    /// this position, and not blocked, it may forget.
+    /// Every event up to here is settled in the outbox file, durably, and none of them waits in a blocked line: what a
+    /// destination remembers one by one at or below this position it may forget.
     pub acked: i64,
     /// Looks at single events of the log. A destination that remembers a position above `acked` must find the very
     /// event there that it has applied; otherwise the file was restored or copied, and nothing may be skipped.

@@ -170,8 +170,11 @@ impl LaneTask {
             Err(error) => return End::Failed(error),
         }
         let acked = loaded.acked;
+        // Behind a blocked line nothing is settled for certain: what was applied there must stay remembered.
+        let first_blocked = loaded.blocked.values().map(|line| line.first.prev()).min();
+        let settled = first_blocked.map_or(acked, |first| first.min(acked));
         let pipeline = Pipeline::new(self.config.clone(), loaded, clock::now());
-        let mut tenure = Tenure::new(self, lease, pipeline, acked, taken);
+        let mut tenure = Tenure::new(self, lease, pipeline, settled, taken);
         tracing::info!(destination = %self.destination, lane = self.lane.index, after = acked.0, "delivering");
         let end = tenure.drive().await;
         tenure.close().await;
@@ -180,7 +183,7 @@ impl LaneTask {
         end
     }
 
-    fn context(&self, lease: &Lease, slot: usize, acked: Seq) -> SinkContext {
+    fn context(&self, lease: &Lease, slot: usize, settled: Seq) -> SinkContext {
         let reader = self.reader.clone();
         SinkContext {
             destination: Arc::clone(&self.destination),
@@ -190,7 +193,7 @@ impl LaneTask {
             slot,
             ordering: self.config.ordering,
             token: lease.token,
-            acked: acked.0,
+            acked: settled.0,
             log: LogPeek::new(move |seq| {
                 let reader = reader.clone();
                 async move { Ok(reader.fetch(vec![seq]).await?.into_iter().next()) }.boxed()
@@ -206,7 +209,7 @@ struct Tenure<'a> {
     pipeline: Pipeline,
     rng: Rng,
     /// Settled when the tenure began: what a new connection may forget.
-    acked: Seq,
+    settled: Seq,
     slots: Vec<Connection>,
     reading: Option<Reading>,
     fetching: Option<Fetching>,
@@ -224,13 +227,13 @@ struct Tenure<'a> {
 }
 
 impl<'a> Tenure<'a> {
-    fn new(task: &'a LaneTask, lease: &'a Lease, pipeline: Pipeline, acked: Seq, taken: Millis) -> Self {
+    fn new(task: &'a LaneTask, lease: &'a Lease, pipeline: Pipeline, settled: Seq, taken: Millis) -> Self {
         Self {
             task,
             lease,
             pipeline,
             rng: Rng::new(),
-            acked,
+            settled,
             slots: (0..task.config.concurrency.max(1)).map(|_| None).collect(),
             reading: None,
             fetching: None,
@@ -272,7 +275,7 @@ impl<'a> Tenure<'a> {
         match action {
             Action::Open => {
                 let factory = Arc::clone(&self.task.factory);
-                let context = self.task.context(self.lease, 0, self.acked);
+                let context = self.task.context(self.lease, 0, self.settled);
                 let (reader, deadline) = (self.task.reader.clone(), self.task.deadline);
                 let open = async move {
                     let opened = slot::open(factory, context, deadline).await;
@@ -291,7 +294,7 @@ impl<'a> Tenure<'a> {
             Action::Deliver(delivery) => {
                 let connection = self.slots.get_mut(delivery.slot).and_then(Option::take);
                 let factory = Arc::clone(&self.task.factory);
-                let context = self.task.context(self.lease, delivery.slot, self.acked);
+                let context = self.task.context(self.lease, delivery.slot, self.settled);
                 self.deliveries.push(slot::deliver(connection, factory, context, delivery, self.task.deadline).boxed());
             }
             Action::Settle(settlement) => {

@@ -67,15 +67,11 @@ pub(super) async fn deliver(
         Err(trouble) => return Answer { slot, connection: None, id, outcomes: all(trouble, events.len()) },
     };
     let batch = Batch { order, events };
-    match tokio::time::timeout(deadline, sink.deliver(&batch)).await {
-        Ok(outcomes) => {
-            let failed = outcomes.len() != batch.events.len()
-                || outcomes.iter().any(|outcome| matches!(outcome, Outcome::Unavailable(_)));
-            Answer { slot, connection: (!failed).then_some(sink), id, outcomes }
-        }
-        Err(_) => {
-            let trouble = Unavailable::new(UnavailableKind::Timeout, format!("no answer within {deadline:?}"));
-            Answer { slot, connection: None, id, outcomes: all(trouble, batch.events.len()) }
-        }
+    if let Ok(outcomes) = tokio::time::timeout(deadline, sink.deliver(&batch)).await {
+        let failed = outcomes.len() != batch.events.len()
+            || outcomes.iter().any(|outcome| matches!(outcome, Outcome::Unavailable(_)));
+        return Answer { slot, connection: (!failed).then_some(sink), id, outcomes };
     }
+    let trouble = Unavailable::new(UnavailableKind::Timeout, format!("no answer within {deadline:?}"));
+    Answer { slot, connection: None, id, outcomes: all(trouble, batch.events.len()) }
 }

@@ -150,18 +150,15 @@ pub(crate) fn is_json(text: &str) -> bool {
 }
 
 fn push_payload(out: &mut Vec<u8>, event: &Event, name: &str, base64_name: &str) {
-    match event.payload.as_str() {
-        Some(text) => {
-            push_name(out, name);
-            push_document(out, text);
-        }
-        None => {
-            if name == "payload" {
-                out.extend_from_slice(b",\"payload\":null");
-            }
-            push_field(out, base64_name, &BASE64.encode(event.payload.bytes()));
-        }
+    if let Some(text) = event.payload.as_str() {
+        push_name(out, name);
+        push_document(out, text);
+        return;
     }
+    if name == "payload" {
+        out.extend_from_slice(b",\"payload\":null");
+    }
+    push_field(out, base64_name, &BASE64.encode(event.payload.bytes()));
 }
 
 /// Embeds JSON text as it is, other text as a string.

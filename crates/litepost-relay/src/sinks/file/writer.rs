@@ -61,7 +61,7 @@ impl EventFile {
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(0o600);
         let mut file = options.open(path).map_err(|e| fail(&e))?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| locked(path, e.into()))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| locked(path, &e.into()))?;
         cut_torn_line(&mut file, path)?;
         let recent = Recent::read(&mut file).map_err(|e| unavailable(path, "cannot be read", &e))?;
         if sync {
@@ -200,13 +200,13 @@ fn digest(id: &str) -> u128 {
     full.iter().take(16).fold(0, |sum, &byte| (sum << 8) | u128::from(byte))
 }
 
-fn locked(path: &Path, e: io::Error) -> Unavailable {
+fn locked(path: &Path, e: &io::Error) -> Unavailable {
     match e.kind() {
         io::ErrorKind::WouldBlock => Unavailable::new(
             UnavailableKind::Busy,
             format!("{} is locked: another relay or destination writes it; give each its own file", path.display()),
         ),
-        _ => unavailable(path, "cannot be locked", &e),
+        _ => unavailable(path, "cannot be locked", e),
     }
 }
 

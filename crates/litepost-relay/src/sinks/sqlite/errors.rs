@@ -29,8 +29,7 @@ pub(super) fn classify(e: &rusqlite::Error) -> Trouble {
     let message = message_of(e);
     let name = name_of(code);
     match code & 0xff {
-        ffi::SQLITE_CONSTRAINT => Trouble::Rejected(Rejection::new(name, message)),
-        ffi::SQLITE_MISMATCH => Trouble::Rejected(Rejection::new(name, message)),
+        ffi::SQLITE_CONSTRAINT | ffi::SQLITE_MISMATCH => Trouble::Rejected(Rejection::new(name, message)),
         ffi::SQLITE_TOOBIG | ffi::SQLITE_RANGE => Trouble::Rejected(Rejection::never(name, message)),
         // The connection's authorizer, see `guard`.
         ffi::SQLITE_AUTH => Trouble::Rejected(Rejection::never(

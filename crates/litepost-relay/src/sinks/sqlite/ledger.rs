@@ -40,6 +40,9 @@ const READ_EVENT: &str = "SELECT hash FROM litepost_ledger_event
 const WRITE_EVENT: &str = "INSERT INTO litepost_ledger_event (origin, epoch, destination, lane, seq, hash, applied_at)
     VALUES (:origin, :epoch, :destination, :lane, :seq, :hash, :at)";
 
+const NEWEST_EVENT: &str = "SELECT coalesce(max(seq), 0) FROM litepost_ledger_event
+    WHERE origin = :origin AND epoch = :epoch AND destination = :destination AND lane = :lane";
+
 /// What is settled in the outbox file is never sent again.
 const FORGET: &str = "DELETE FROM litepost_ledger_event
     WHERE origin = :origin AND epoch = :epoch AND destination = :destination AND lane = :lane AND seq <= :acked";
@@ -79,6 +82,14 @@ pub(super) fn read_event(db: &Connection, who: &SinkContext, seq: i64) -> rusqli
             |row| row.get(0),
         )
         .optional()
+}
+
+/// The highest position that was applied out of order and is remembered; 0 when none is.
+pub(super) fn newest_event(db: &Connection, who: &SinkContext) -> rusqlite::Result<i64> {
+    db.prepare_cached(NEWEST_EVENT)?.query_row(
+        named_params! { ":origin": &*who.origin, ":epoch": who.epoch, ":destination": &*who.destination, ":lane": who.lane.index },
+        |row| row.get(0),
+    )
 }
 
 /// Remembers one event that was applied out of order.

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
-use litepost_core::{Outcome, Unavailable, UnavailableKind};
+use litepost_core::{Outcome, Seq, Unavailable, UnavailableKind};
 use rusqlite::InterruptHandle;
 use serde::Deserialize;
 
@@ -98,12 +98,12 @@ impl SinkFactory for Factory {
             let (settings, context) = (self.settings.clone(), context.clone());
             let opened = blocking({
                 let context = context.clone();
-                move || Target::open(settings, context)
+                move || Target::open(&settings, context)
             });
             let mut target = opened.await?;
             target.check_against(&context.log).await?;
-            let interrupt = target.interrupt_handle();
-            Ok(Box::new(SqliteSink { target: Arc::new(Mutex::new(target)), interrupt: Arc::new(interrupt) })
+            let (interrupt, watermark) = (target.interrupt_handle(), target.watermark());
+            Ok(Box::new(SqliteSink { target: Arc::new(Mutex::new(target)), interrupt: Arc::new(interrupt), watermark })
                 as Box<dyn Sink>)
         })
     }
@@ -117,6 +117,7 @@ impl SinkFactory for Factory {
 struct SqliteSink {
     target: Arc<Mutex<Target>>,
     interrupt: Arc<InterruptHandle>,
+    watermark: Option<Seq>,
 }
 
 /// Stops the statement under way when the delivery is dropped at its deadline.
@@ -131,6 +132,10 @@ impl Drop for InterruptOnDrop {
 }
 
 impl Sink for SqliteSink {
+    fn watermark(&self) -> Option<Seq> {
+        self.watermark
+    }
+
     fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>> {
         Box::pin(async move {
             let mut stop = InterruptOnDrop(Some(Arc::clone(&self.interrupt)));

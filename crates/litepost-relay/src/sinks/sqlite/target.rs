@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::statement::STATEMENT_KIND;
-use litepost_core::{EventRef, Line, Outcome, Rejection, Statement, Unavailable, UnavailableKind};
+use litepost_core::{EventRef, Line, Outcome, Rejection, Seq, Statement, Unavailable, UnavailableKind};
 use rusqlite::{Connection, InterruptHandle, OpenFlags};
 
 use super::errors::{self, Trouble};
@@ -27,6 +27,8 @@ pub(super) struct Target {
     dedupe: Dedupe,
     /// The ledger row as we left it: when it has moved, somebody else moved it.
     mark: Mark,
+    /// The highest position the ledger knew at connect, in order or out of order.
+    watermark: i64,
 }
 
 /// How one run over a batch ended.
@@ -38,8 +40,8 @@ enum Run {
 
 impl Target {
     /// Opens the file, prepares the ledger, claims it with our token.
-    pub(super) fn open(settings: TargetSettings, who: SinkContext) -> Result<Self, Unavailable> {
-        let opened = Self::connect(&settings, who);
+    pub(super) fn open(settings: &TargetSettings, who: SinkContext) -> Result<Self, Unavailable> {
+        let opened = Self::connect(settings, who);
         opened.map_err(|unavailable| Unavailable {
             message: format!("{}: {}", settings.path.display(), unavailable.message),
             ..unavailable
@@ -64,7 +66,7 @@ impl Target {
         db.pragma_update(None, "foreign_keys", settings.foreign_keys).map_err(fail)?;
         db.set_prepared_statement_cache_capacity(128);
         let guard = Guard::install(&mut db).map_err(fail)?;
-        let mut target = Self { db, guard, who, dedupe: settings.dedupe, mark: Mark::default() };
+        let mut target = Self { db, guard, who, dedupe: settings.dedupe, mark: Mark::default(), watermark: 0 };
         if settings.dedupe == Dedupe::Ledger {
             target.prepare_ledger(settings.auto_schema)?;
         }
@@ -100,6 +102,7 @@ impl Target {
         if !ledger::write(&self.db, &self.who, &mark, clock::wall().0).map_err(fail)? {
             return Err(ledger::fenced(&self.who, mark.token));
         }
+        self.watermark = ledger::newest_event(&self.db, &self.who).map_err(fail)?.max(mark.seq);
         self.mark = mark;
         Ok(())
     }
@@ -111,7 +114,7 @@ impl Target {
         if self.dedupe != Dedupe::Ledger || *seq <= self.who.acked || !log.is_available() {
             return Ok(());
         }
-        let found = log.event(litepost_core::Seq(*seq)).await;
+        let found = log.event(Seq(*seq)).await;
         let found =
             found.map_err(|e| Unavailable::new(UnavailableKind::Busy, format!("the log cannot be read: {e}")))?;
         match found {
@@ -119,6 +122,11 @@ impl Target {
             Some(_) => Err(ledger::alarm(&self.who, *seq, "another event stands there now")),
             None => Err(ledger::alarm(&self.who, *seq, "the log does not reach that far")),
         }
+    }
+
+    /// The highest position the ledger knew at connect; `None` without a ledger.
+    pub(super) fn watermark(&self) -> Option<Seq> {
+        (self.dedupe == Dedupe::Ledger).then_some(Seq(self.watermark))
     }
 
     pub(super) fn interrupt_handle(&self) -> InterruptHandle {
