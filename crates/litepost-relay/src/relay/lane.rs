@@ -354,6 +354,7 @@ impl<'a> Tenure<'a> {
         }
         let rng = &mut self.rng;
         self.pipeline.outcomes(answer.id, answer.outcomes, clock::now(), &mut || rng.chance());
+        self.count_outages();
     }
 
     fn opened(&mut self, opened: Opened, head: Seq) {
@@ -372,6 +373,12 @@ impl<'a> Tenure<'a> {
         }
         let rng = &mut self.rng;
         self.pipeline.opened(watermark, clock::now(), &mut || rng.chance());
+        self.count_outages();
+    }
+
+    /// Tries in a row that ended with the destination unavailable.
+    fn count_outages(&mut self) {
+        self.outages = if matches!(self.pipeline.health(), Health::Open { .. }) { self.outages + 1 } else { 0 };
     }
 
     fn timers(&mut self) -> Result<(), End> {
@@ -439,12 +446,10 @@ impl<'a> Tenure<'a> {
         let destination = &self.task.destination;
         match (state, &error) {
             ("open", Some(error)) => {
-                self.outages += 1;
                 tracing::warn!(%destination, %error, "unavailable; trying again");
             }
             ("stalled", Some(error)) => tracing::error!(%destination, %error, "stopped: events are lost"),
             ("closed", _) if self.shown == "half_open" => {
-                self.outages = 0;
                 tracing::info!(%destination, "available again");
             }
             _ => {}

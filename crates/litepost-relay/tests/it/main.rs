@@ -1,0 +1,8 @@
+//! The relay end to end: real SQLite files, real destinations, every promise of the lane loop.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop there")]
+
+mod desk;
+mod failures;
+mod journey;
+mod leases;
