@@ -1,6 +1,6 @@
 //! The SQL contract from Rust's side, free of any driver: the INSERT and its bind values.
 //!
-//! [`crate::enqueue`] runs it through rusqlite; adapters run the same text through sqlx and others. The statement
+//! [`crate::enqueue()`] runs it through rusqlite; adapters run the same text through sqlx and others. The statement
 //! stands here once, so every way in writes the same row and meets the same guards.
 
 use std::borrow::Cow;

@@ -5,7 +5,7 @@
 
 use crate::fault::Fault;
 
-/// Why an event was not written. When [`crate::enqueue`] returns it, nothing of the event is in the transaction.
+/// Why an event was not written. When [`crate::enqueue()`] returns it, nothing of the event is in the transaction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {

@@ -1,6 +1,6 @@
 //! The post office for SQLite: write events in the transaction that writes your rows.
 //!
-//! An application calls [`enqueue`] with the transaction it has open. A relay (the `litepost` binary, or the crate
+//! An application calls [`enqueue()`] with the transaction it has open. A relay (the `litepost` binary, or the crate
 //! `litepost-relay`) reads the log and delivers. Everything here is synchronous and stands on rusqlite; without the
 //! feature `rusqlite` only the driver-free half is left, for adapters to other drivers.
 

@@ -135,11 +135,15 @@ impl LogReader {
     }
 
     fn meta(&self, name: &str) -> Result<String, StoreError> {
-        let found: Option<String> = self
-            .connection
-            .query_row("SELECT value FROM main.litepost_meta WHERE name = ?1", [name], |row| row.get(0))
-            .optional()
-            .doing("reading the file's identity")?;
-        found.ok_or_else(|| StoreError::SchemaDamaged { missing: format!("litepost_meta.{name}") })
+        meta(&self.connection, name)
     }
+}
+
+/// One setting of the file.
+pub(crate) fn meta(connection: &Connection, name: &str) -> Result<String, StoreError> {
+    let found: Option<String> = connection
+        .query_row("SELECT value FROM main.litepost_meta WHERE name = ?1", [name], |row| row.get(0))
+        .optional()
+        .doing("reading the file's identity")?;
+    found.ok_or_else(|| StoreError::SchemaDamaged { missing: format!("litepost_meta.{name}") })
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::connection::{self, Access};
 use crate::error::{Doing as _, StoreError};
+use crate::log::meta;
 use crate::schema;
 
 const DOING: &str = "reading the status";
@@ -107,16 +108,9 @@ pub fn read_from(connection: &Connection, now_wall: Millis) -> Result<FileStatus
     for group in lanes.chunk_by(|a, b| a.destination == b.destination) {
         destinations.push(destination(&snapshot, group, head, now_wall)?);
     }
-    let meta = |name: &str| {
-        snapshot
-            .query_row("SELECT value FROM main.litepost_meta WHERE name = ?1", [name], |row| row.get::<_, String>(0))
-            .optional()
-            .doing(DOING)
-    };
-    let missing = |name: &str| StoreError::SchemaDamaged { missing: format!("litepost_meta.{name}") };
-    let epoch = meta("epoch")?.ok_or_else(|| missing("epoch"))?;
+    let epoch = meta(&snapshot, "epoch")?;
     let status = FileStatus {
-        origin: meta("origin")?.ok_or_else(|| missing("origin"))?,
+        origin: meta(&snapshot, "origin")?,
         epoch: epoch.parse().map_err(|_| StoreError::BadState { table: "litepost_meta", column: "value" })?,
         head,
         tail: tail.map(Seq),

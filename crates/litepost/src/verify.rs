@@ -196,13 +196,24 @@ fn lanes(
         lanes += 1;
         let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<_> {
             let above: String = row.get(4)?;
-            Ok(((row.get::<_, String>(0)?, row.get::<_, u32>(1)?), (row.get(2)?, row.get(3)?), above, (row.get(5)?, row.get(6)?, row.get(7)?)))
+            Ok((
+                (row.get::<_, String>(0)?, row.get::<_, u32>(1)?),
+                (row.get(2)?, row.get(3)?),
+                above,
+                (row.get(5)?, row.get(6)?, row.get(7)?),
+            ))
         };
-        let ((destination, lane), (start, acked), above, (settled, waiting, first)): (_, (i64, i64), _, (i64, i64, Option<i64>)) =
-            read(row).doing(DOING)?;
+        let ((destination, lane), (start, acked), above, (settled, waiting, first)): (
+            _,
+            (i64, i64),
+            _,
+            (i64, i64, Option<i64>),
+        ) = read(row).doing(DOING)?;
         let newest = newest.unwrap_or(0);
         let Some(above) = SeqRanges::parse(&above) else {
-            problems.push(Problem::Unreadable { place: format!("litepost_cursor.acked_above of {destination} lane {lane}") });
+            problems.push(Problem::Unreadable {
+                place: format!("litepost_cursor.acked_above of {destination} lane {lane}"),
+            });
             continue;
         };
         let last = above.as_slice().last().map_or(acked, |range| range.1.0.max(acked));
@@ -281,7 +292,13 @@ mod tests {
             acked: Seq(7),
             acked_above: SeqRanges::parse("9-9").unwrap(),
             added: Counters { delivered: 7, dead: 1, ..Counters::default() },
-            dead: vec![DeadLetter { seq: Seq(3), reason: DeadReason::Permanent, attempts: 1, error_code: None, error: None }],
+            dead: vec![DeadLetter {
+                seq: Seq(3),
+                reason: DeadReason::Permanent,
+                attempts: 1,
+                error_code: None,
+                error: None,
+            }],
             ..Settlement::default()
         };
         store.settle(&[(&lease, &settlement)], Millis(1)).unwrap();
@@ -308,7 +325,10 @@ mod tests {
         let (folder, _keep) = file();
         let connection = connection::open(folder.path().join("shop.db"), Access::ReadOnly).unwrap();
         let found = verify(&connection).unwrap();
-        assert_eq!(found, Verified { oldest: Some(Seq(1)), newest: Some(Seq(10)), events: 10, lanes: 1, problems: vec![] });
+        assert_eq!(
+            found,
+            Verified { oldest: Some(Seq(1)), newest: Some(Seq(10)), events: 10, lanes: 1, problems: vec![] }
+        );
     }
 
     #[test]
@@ -341,6 +361,9 @@ mod tests {
         connection.execute_batch("DELETE FROM litepost_dead").unwrap();
         assert_eq!(problems(&connection), ["shop.audit: 1 dead letters were counted, 0 are there"]);
         connection.execute_batch("UPDATE litepost_cursor SET acked_above = '9-5'").unwrap();
-        assert_eq!(problems(&connection)[0], "litepost_cursor.acked_above of shop.audit lane 0 holds a value that litepost did not write");
+        assert_eq!(
+            problems(&connection)[0],
+            "litepost_cursor.acked_above of shop.audit lane 0 holds a value that litepost did not write"
+        );
     }
 }

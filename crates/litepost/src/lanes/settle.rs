@@ -22,8 +22,9 @@ pub enum Settled {
     LeaseLost,
 }
 
-/// Ranges above a cursor that are saved; what is beyond is delivered again after a crash.
-const MAX_RANGES: usize = 1_000;
+/// All ranges above a cursor are saved: the counters beside them count what they hold. The pipeline bounds their
+/// number.
+const MAX_RANGES: usize = usize::MAX;
 
 impl LaneStore {
     /// Writes `items` in one transaction. When it fails, nothing is written and all of them may be tried again.

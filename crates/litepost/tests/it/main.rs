@@ -1,0 +1,12 @@
+//! Tests of the store on real SQLite files. One binary; each module is a promise or a family of them.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop there")]
+
+mod contract;
+mod enqueue;
+mod group;
+mod guards;
+mod lanes;
+mod log;
+mod schema;
+mod support;
