@@ -25,7 +25,9 @@ impl Tally {
             let line = line.trim();
             let closing = line.starts_with("Summary [")
                 || line.starts_with("test result: ")
-                || (line.starts_with('=') && line.ends_with('=') && line.contains(" in "));
+                || (line.starts_with('=') && line.ends_with('=') && line.contains(" in "))
+                // pytest -q draws no rulers.
+                || (line.starts_with(|c: char| c.is_ascii_digit()) && line.ends_with('s') && line.contains(" in "));
             if closing {
                 sum.add_line(line);
             }

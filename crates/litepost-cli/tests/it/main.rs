@@ -8,6 +8,7 @@ mod generated;
 mod hostile;
 mod init;
 mod migrate;
+mod run;
 mod status;
 mod support;
 mod surface;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::Pipeline;
 use super::types::{BlockedLine, BlockedState, DeadLetter, Health};
+use super::{Opening, Pipeline};
 use crate::{Chunk, DeadReason, Event, EventRef, Line, Millis, Now, Seq};
 
 impl Pipeline {
@@ -26,7 +26,7 @@ impl Pipeline {
             self.scanned = event.seq;
             self.admit(chunk, index, event, now);
         }
-        if !self.rebuilt && self.scanned >= self.rebuild_until {
+        if self.opening == Opening::Done && !self.rebuilt && self.scanned >= self.rebuild_until {
             self.finish_rebuild(now);
         }
     }
@@ -104,7 +104,7 @@ impl Pipeline {
     }
 
     /// The log has been read again: lines in which nothing waits any more can go.
-    fn finish_rebuild(&mut self, now: Now) {
+    pub(super) fn finish_rebuild(&mut self, now: Now) {
         self.rebuilt = true;
         for line in self.blocked.lines() {
             self.release_if_empty(&line, now);

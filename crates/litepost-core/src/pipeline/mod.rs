@@ -149,7 +149,10 @@ impl Pipeline {
                 self.opening = Opening::Done;
                 self.applied = watermark.unwrap_or_default();
                 self.rebuild_until = self.rebuild_until.max(self.applied);
-                self.rebuilt = self.blocked.is_empty() || self.scanned >= self.rebuild_until;
+                self.rebuilt = self.blocked.is_empty();
+                if !self.rebuilt && self.scanned >= self.rebuild_until {
+                    self.finish_rebuild(now);
+                }
             }
             Err(trouble) if trouble.kind == UnavailableKind::Fenced => self.lease_lost(),
             Err(_) => {}

@@ -3,13 +3,16 @@
 use super::admit::unfit;
 use super::breaker::Permit;
 use super::slots::InFlight;
-use super::types::{Action, BlockedState, Delivery, DeliveryId, Finish, Health, SettlementId};
+use super::types::{Action, BlockedState, Delivery, DeliveryId, Finish, SettlementId};
 use super::{Opening, Phase, Pipeline, Saving};
 use crate::{Line, Millis, Now, Seq};
 
 /// With nothing left to do the cursor is saved this soon. Not at once: at a thousand events a second each would
 /// find the lane idle, and a write per event is what producers would feel.
 const SAVE_IDLE_MS: i64 = 5;
+
+/// No further reading while more ranges than this are settled above the cursor: they are saved as text, all of them.
+const RANGES_MAX: usize = 512;
 
 /// A line that is being released may send at least this many of its events at a time, however many lines are due.
 const RELEASE_AT_ONCE: usize = 64;
@@ -32,6 +35,10 @@ impl Pipeline {
                 self.opening = Opening::Asked;
                 return Action::Open;
             }
+            // Meanwhile the log is read, so that what is for others is accounted for.
+            if let Some(action) = self.next_read() {
+                return action;
+            }
             return Action::Wait { until: self.next_timer(permit) };
         }
         if matches!(permit, Permit::All | Permit::Probe) {
@@ -46,12 +53,19 @@ impl Pipeline {
                 return Action::Fetch { seqs };
             }
         }
-        let stalled = matches!(self.health(), Health::Stalled { .. });
-        if !self.reading && !stalled && self.window < self.config.window_bytes {
-            self.reading = true;
-            return Action::Read { after: self.scanned };
+        if let Some(action) = self.next_read() {
+            return action;
         }
         Action::Wait { until: self.next_timer(permit) }
+    }
+
+    fn next_read(&mut self) -> Option<Action> {
+        let few_ranges = self.acked_above.as_slice().len() < RANGES_MAX;
+        if self.reading || self.hole.is_some() || self.window >= self.config.window_bytes || !few_ranges {
+            return None;
+        }
+        self.reading = true;
+        Some(Action::Read { after: self.scanned })
     }
 
     fn wind_down(&self) -> Action {

@@ -14,6 +14,7 @@
 
 mod chance;
 mod destination;
+mod setup;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use litepost_core::pipeline::{
-    Action, BlockedState, Counters, DeadLetter, Delivery, Finish, LaneState, OnDead, Settlement,
+    Action, BlockedState, Counters, DeadLetter, Delivery, Finish, LaneState, Settlement,
 };
 use litepost_core::{
-    BreakerPolicy, Chunk, Event, EventRef, Lane, Line, Millis, Now, Ordering, Outcome, Pipeline, PipelineConfig,
-    RetryHint, RetryPolicy, Seq, TopicFilter, UnavailableKind,
+    Chunk, Event, EventRef, Line, Millis, Now, Outcome, Pipeline, PipelineConfig, Seq, UnavailableKind,
 };
 
 use crate::chance::Chance;
-use crate::destination::{Destination, Poison, unavailable};
+use crate::destination::{Destination, unavailable};
+use crate::setup;
 
 /// What schedules have reached: a simulator that never crashes while a line is released proves nothing about it.
 #[derive(Clone, Debug, Default)]
@@ -113,8 +113,8 @@ impl World {
     pub(crate) fn new(seed: u64) -> Self {
         let mut chance = Chance::new(seed);
         let with_ledger = chance.percent(50);
-        let config = config(&mut chance, with_ledger);
-        let (log, poison) = log(&mut chance);
+        let config = setup::config(&mut chance, with_ledger);
+        let (log, poison) = setup::log(&mut chance);
         let now = Now { wall: Millis(1_000_000), mono: Millis(0) };
         let relay = Relay::start(&config, &LaneState::default(), 1, now);
         Self {
@@ -488,57 +488,4 @@ impl Relay {
             settling: None,
         }
     }
-}
-
-fn config(chance: &mut Chance, with_ledger: bool) -> PipelineConfig {
-    PipelineConfig {
-        ordering: *chance.pick(&[Ordering::Strict, Ordering::Key, Ordering::Key, Ordering::None]),
-        lane: *chance.pick(&[Lane::ONLY, Lane { index: 1, count: 3 }]),
-        topics: TopicFilter::parse(*chance.pick(&[&["*"][..], &["orders", "pay.*"][..]])).unwrap_or_default(),
-        retry: RetryPolicy {
-            first_ms: 10,
-            factor: 2.0,
-            cap_ms: 200,
-            max_attempts: *chance.pick(&[None, Some(1), Some(3)]),
-            max_age_ms: *chance.pick(&[None, None, Some(50)]),
-        },
-        breaker: BreakerPolicy { first_ms: 5, cap_ms: 50 },
-        on_dead: *chance.pick(&[OnDead::Continue, OnDead::Continue, OnDead::Hold]),
-        watermark: with_ledger,
-        concurrency: if with_ledger { 1 } else { *chance.pick(&[1, 2, 5]) },
-        batch_events: *chance.pick(&[1, 2, 7, 100]),
-        batch_bytes: *chance.pick(&[1, 1_000, 1 << 20]),
-        window_bytes: *chance.pick(&[1, 2_000, 1 << 20]),
-        save_after_ms: *chance.pick(&[0, 5, 50]),
-        save_after_events: *chance.pick(&[1, 10, 500]),
-    }
-}
-
-fn log(chance: &mut Chance) -> (Vec<Event>, BTreeMap<i64, Poison>) {
-    let length = i64::try_from(1 + chance.below(60)).unwrap_or(1);
-    let poisoned = *chance.pick(&[0, 5, 30]);
-    let mut poison = BTreeMap::new();
-    let log = (1..=length).map(|seq| {
-        let mut event =
-            Event::new(Seq(seq), &format!("id-{seq}"), chance.pick::<&str>(&["orders", "pay.in", "other"]), "{}");
-        if chance.percent(80) {
-            event.key = Some((*chance.pick(&["a", "b", "c"])).into());
-        }
-        if chance.percent(4) {
-            event.deliver_after = Some(Millis(1_000_000 + i64::try_from(chance.below(2_000)).unwrap_or(0)));
-        }
-        if chance.percent(4) {
-            event.expires_at = Some(Millis(1_000_000 + i64::try_from(chance.below(2_000)).unwrap_or(0)));
-        }
-        if chance.percent(1) {
-            event.defect = Some("the topic is no UTF-8".into());
-        }
-        if chance.percent(poisoned) {
-            let retry = *chance.pick(&[RetryHint::Policy, RetryHint::Policy, RetryHint::Hold, RetryHint::Never]);
-            let times = u32::try_from(1 + chance.below(5)).unwrap_or(1);
-            poison.insert(seq, Poison { times, retry });
-        }
-        event
-    });
-    (log.collect(), poison)
 }

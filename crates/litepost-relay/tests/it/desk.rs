@@ -1,5 +1,6 @@
 //! What every test here needs: an outbox in a folder of its own, a configuration, a relay.
 
+use std::fmt::Write as _;
 use std::future;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -91,12 +92,14 @@ impl Desk {
     pub(crate) fn config(&self, keys: &str, audit: Option<&str>, copy: Option<&str>) {
         let mut text = format!("[app.shop]\ndatabase = \"shop.db\"\n{keys}\n");
         if let Some(audit) = audit {
-            text += &format!(
+            let _ = write!(
+                text,
                 "[app.shop.sink.audit]\ntype = \"file\"\n{audit}\nconnection = {{ path = \"events.jsonl\" }}\n"
             );
         }
         if let Some(copy) = copy {
-            text += &format!(
+            let _ = write!(
+                text,
                 "[app.shop.db.copy]\ntype = \"sqlite\"\ntables = [\"stock\"]\n{copy}\nconnection = {{ path = \"copy.db\" }}\n"
             );
         }

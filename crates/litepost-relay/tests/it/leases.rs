@@ -1,6 +1,6 @@
 //! Who delivers: one relay at a time, another one soon after it died, nothing twice in a SQL target.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use litepost_relay::relay::Drained;
 
@@ -55,10 +55,9 @@ async fn statements_are_applied_exactly_once_whatever_relays_are_dropped() {
         desk.statement(&(n % 5).to_string(), "INSERT INTO stock VALUES (?, 1)", &[n]);
         desk.statement(&(n % 5).to_string(), "UPDATE stock SET n = n + 1 WHERE id = ?", &[n]);
     }
-    let start = Instant::now();
     let mut dropped = 0;
     while desk.number("SELECT coalesce(min(acked), 0) FROM litepost_cursor") < ROWS {
-        assert!(start.elapsed() < Duration::from_secs(60), "no progress");
+        assert!(dropped < 1_000, "no progress");
         let relay = desk.start();
         tokio::time::sleep(Duration::from_millis(15 + 7 * (dropped % 5))).await;
         relay.kill().await;
