@@ -1,0 +1,83 @@
+//! The inbox in the SQL that MySQL and MariaDB share.
+//!
+//! Called by [`super::Texts`]. Invariant: keys are compared byte for byte. They are binary columns,
+//! because the two servers share no collation that tells `a` from `a ` and from `A`.
+//!
+//! The claim is a plain INSERT that fails with error 1062 on a duplicate. `INSERT IGNORE` would swallow
+//! other errors, and the row count of `ON DUPLICATE KEY UPDATE` depends on a flag of the connection. A
+//! failed INSERT also leaves a shared lock on the marker it met, until the transaction ends.
+
+use super::{Dialect, FilteredSql, Sql};
+use crate::inbox::InboxOptions;
+use crate::table::TableName;
+
+const D: Dialect = Dialect::MySql;
+
+/// `column` as microseconds since the epoch.
+fn micros(column: &str) -> String {
+    format!("TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', {column})")
+}
+
+/// Microseconds since the epoch as a date.
+const MOMENT: &str = "CAST(TIMESTAMPADD(MICROSECOND, ?, '1970-01-01 00:00:00') AS DATETIME(6))";
+const SCOPE: &str = "CONVERT(scope USING utf8mb4)";
+
+pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
+    let name = table.quoted(D);
+    let date = micros("processed_at");
+    let one = "WHERE scope = ? AND message_id = ?";
+    let result = if options.results { "result" } else { "NULL" };
+    let digest = if options.digests { "digest" } else { "NULL" };
+    // A locking read sees what is committed, whatever the snapshot of REPEATABLE READ.
+    let seen = format!("SELECT {result}, {digest} FROM {name} {one} LOCK IN SHARE MODE");
+    let totals =
+        format!("SELECT COUNT(*), {}, {} FROM {name}", micros("MIN(processed_at)"), micros("MAX(processed_at)"));
+    Sql {
+        schema: schema(table, options),
+        claim: format!("INSERT INTO {name} (scope, message_id) VALUES (?, ?)"),
+        claim_digest: format!("INSERT INTO {name} (scope, message_id, digest) VALUES (?, ?, ?)"),
+        seen_protected: seen.clone(),
+        seen,
+        record: format!("UPDATE {name} SET result = ? {one}"),
+        now: format!("SELECT {}", micros("UTC_TIMESTAMP(6)")),
+        next_scope: format!("SELECT {SCOPE} FROM {name} WHERE scope > ? ORDER BY scope LIMIT 1"),
+        earliest: format!(
+            "SELECT {date} FROM {name} WHERE scope = ? AND processed_at >= {MOMENT} AND processed_at < {MOMENT} ORDER BY processed_at LIMIT 1"
+        ),
+        latest: format!(
+            "SELECT {date} FROM {name} WHERE scope = ? AND processed_at < {MOMENT} ORDER BY processed_at DESC LIMIT 1"
+        ),
+        doomed: FilteredSql::new(
+            format!(
+                "SELECT scope, message_id, {date} FROM {name} WHERE processed_at >= {MOMENT} AND processed_at < {MOMENT}"
+            ),
+            " ORDER BY processed_at LIMIT {last} FOR UPDATE SKIP LOCKED",
+            3,
+            D,
+        ),
+        delete: format!("DELETE FROM {name} WHERE scope = ? AND message_id IN "),
+        count_before: FilteredSql::new(format!("SELECT COUNT(*) FROM {name} WHERE processed_at < {MOMENT}"), "", 2, D),
+        scope_totals: format!("{totals} WHERE scope = ?"),
+        totals,
+        forget: format!("DELETE FROM {name} {one}"),
+        forget_scope: format!("DELETE FROM {name} WHERE scope = ? LIMIT ?"),
+    }
+}
+
+fn schema(table: &TableName, options: InboxOptions) -> String {
+    let (name, index) = (table.quoted(D), table.index(D));
+    let result = if options.results { "\n    result LONGBLOB NULL," } else { "" };
+    let digest = if options.digests { "\n    digest VARBINARY(32) NULL," } else { "" };
+    format!(
+        "CREATE TABLE IF NOT EXISTS {name} (
+    scope VARBINARY(1020) NOT NULL,
+    message_id VARBINARY(1020) NOT NULL,
+    processed_at DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),{result}{digest}
+    PRIMARY KEY (scope, message_id),
+    INDEX {index} (processed_at),
+    CHECK (CHAR_LENGTH(CONVERT(scope USING utf8mb4)) BETWEEN 1 AND 255),
+    CHECK (CHAR_LENGTH(CONVERT(message_id USING utf8mb4)) BETWEEN 1 AND 255)
+) ENGINE = InnoDB;
+"
+    )
+}

@@ -1,0 +1,89 @@
+//! The inbox in PostgreSQL's SQL.
+//!
+//! Called by [`super::Texts`]. Invariant: the three-column table is the one of sqlalchemy-inbox, so both
+//! can share it; `ON CONFLICT` names the key, so that no other constraint's violation is swallowed.
+
+use super::{Dialect, FilteredSql, Sql};
+use crate::inbox::InboxOptions;
+use crate::table::TableName;
+
+const D: Dialect = Dialect::Postgres;
+
+/// `column` as microseconds since the epoch.
+fn micros(column: &str) -> String {
+    format!("(extract(epoch FROM {column}) * 1000000)::bigint")
+}
+
+/// Microseconds since the epoch as a timestamp, exact to the microsecond.
+fn moment(parameter: &str) -> String {
+    format!("(timestamptz 'epoch' + {parameter}::bigint * interval '1 microsecond')")
+}
+
+pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
+    let name = table.quoted(D);
+    let date = micros("processed_at");
+    let (at1, at2, at3) = (moment("$1"), moment("$2"), moment("$3"));
+    let one = "WHERE scope = $1 AND message_id = $2";
+    let claim = |columns: &str, values: &str| {
+        format!(
+            "INSERT INTO {name} (scope, message_id{columns}) VALUES ($1, $2{values}) ON CONFLICT (scope, message_id) DO NOTHING"
+        )
+    };
+    let result = if options.results { "result" } else { "NULL::bytea" };
+    let digest = if options.digests { "digest" } else { "NULL::bytea" };
+    let seen = format!("SELECT {result}, {digest} FROM {name} {one}");
+    let totals =
+        format!("SELECT count(*), {}, {} FROM {name}", micros("min(processed_at)"), micros("max(processed_at)"));
+    Sql {
+        schema: schema(table, options),
+        claim: claim("", ""),
+        claim_digest: claim(", digest", ", $3"),
+        seen_protected: format!("{seen} FOR KEY SHARE"),
+        seen,
+        record: format!("UPDATE {name} SET result = $1 WHERE scope = $2 AND message_id = $3"),
+        now: format!("SELECT {}", micros("now()")),
+        next_scope: format!("SELECT scope FROM {name} WHERE scope > $1 ORDER BY scope LIMIT 1"),
+        earliest: format!(
+            "SELECT {date} FROM {name} WHERE scope = $1 AND processed_at >= {at2} AND processed_at < {at3} ORDER BY processed_at LIMIT 1"
+        ),
+        latest: format!(
+            "SELECT {date} FROM {name} WHERE scope = $1 AND processed_at < {at2} ORDER BY processed_at DESC LIMIT 1"
+        ),
+        doomed: FilteredSql::new(
+            format!(
+                "WITH gone AS (DELETE FROM {name} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {name} \
+                 WHERE processed_at >= {at1} AND processed_at < {at2}"
+            ),
+            &format!(
+                " ORDER BY processed_at LIMIT {{last}}::bigint FOR UPDATE SKIP LOCKED)) RETURNING processed_at) SELECT count(*), {} FROM gone",
+                micros("max(processed_at)")
+            ),
+            3,
+            D,
+        ),
+        delete: String::new(),
+        count_before: FilteredSql::new(format!("SELECT count(*) FROM {name} WHERE processed_at < {at1}"), "", 2, D),
+        scope_totals: format!("{totals} WHERE scope = $1"),
+        totals,
+        forget: format!("DELETE FROM {name} {one}"),
+        forget_scope: format!(
+            "DELETE FROM {name} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {name} WHERE scope = $1 ORDER BY message_id LIMIT $2::bigint FOR UPDATE))"
+        ),
+    }
+}
+
+fn schema(table: &TableName, options: InboxOptions) -> String {
+    let (name, index) = (table.quoted(D), table.index(D));
+    let result = if options.results { "\n    result bytea," } else { "" };
+    let digest = if options.digests { "\n    digest bytea," } else { "" };
+    format!(
+        "CREATE TABLE IF NOT EXISTS {name} (
+    scope varchar(255) NOT NULL,
+    message_id varchar(255) NOT NULL,
+    processed_at timestamptz NOT NULL DEFAULT now(),{result}{digest}
+    PRIMARY KEY (scope, message_id)
+);
+CREATE INDEX IF NOT EXISTS {index} ON {name} (processed_at);
+"
+    )
+}

@@ -1,0 +1,79 @@
+//! The inbox in SQLite's SQL.
+//!
+//! Called by [`super::Texts`]. Invariant: it runs on SQLite 3.37, and dates are whole milliseconds since
+//! the epoch, as in `litepost_outbox`. (`unixepoch('subsec')` needs 3.42, so the day number is used.)
+
+use super::{Dialect, FilteredSql, Sql};
+use crate::inbox::InboxOptions;
+use crate::table::TableName;
+
+const D: Dialect = Dialect::Sqlite;
+/// Milliseconds since the epoch by SQLite's clock.
+const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
+
+pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
+    let name = table.quoted(D);
+    let one = "WHERE scope = ? AND message_id = ?";
+    let result = if options.results { "result" } else { "NULL" };
+    let digest = if options.digests { "digest" } else { "NULL" };
+    let claim = |columns: &str, values: &str| {
+        format!(
+            "INSERT INTO {name} (scope, message_id{columns}) VALUES (?, ?{values}) ON CONFLICT (scope, message_id) DO NOTHING"
+        )
+    };
+    // The one write transaction of SQLite protects every marker; no lock is needed.
+    let seen = format!("SELECT {result}, {digest} FROM {name} {one}");
+    let totals = format!("SELECT count(*), min(processed_at) * 1000, max(processed_at) * 1000 FROM {name}");
+    // A moment between two milliseconds is rounded up on both sides of [from, to).
+    let moment = "((? + 999) / 1000)";
+    Sql {
+        schema: schema(table, options),
+        claim: claim("", ""),
+        claim_digest: claim(", digest", ", ?"),
+        seen_protected: seen.clone(),
+        seen,
+        record: format!("UPDATE {name} SET result = ? {one}"),
+        now: format!("SELECT {NOW} * 1000"),
+        next_scope: format!("SELECT scope FROM {name} WHERE scope > ? ORDER BY scope LIMIT 1"),
+        earliest: format!(
+            "SELECT processed_at * 1000 FROM {name} WHERE scope = ? AND processed_at >= {moment} AND processed_at < {moment} \
+             ORDER BY processed_at LIMIT 1"
+        ),
+        latest: format!(
+            "SELECT processed_at * 1000 FROM {name} WHERE scope = ? AND processed_at < {moment} ORDER BY processed_at DESC LIMIT 1"
+        ),
+        doomed: FilteredSql::new(
+            format!(
+                "DELETE FROM {name} WHERE (scope, message_id) IN (SELECT scope, message_id FROM {name} \
+                 WHERE processed_at >= {moment} AND processed_at < {moment}"
+            ),
+            " ORDER BY processed_at LIMIT {last}) RETURNING processed_at * 1000",
+            3,
+            D,
+        ),
+        delete: String::new(),
+        count_before: FilteredSql::new(format!("SELECT count(*) FROM {name} WHERE processed_at < {moment}"), "", 2, D),
+        scope_totals: format!("{totals} WHERE scope = ?"),
+        totals,
+        forget: format!("DELETE FROM {name} {one}"),
+        forget_scope: format!(
+            "DELETE FROM {name} WHERE (scope, message_id) IN (SELECT scope, message_id FROM {name} WHERE scope = ? LIMIT ?)"
+        ),
+    }
+}
+
+fn schema(table: &TableName, options: InboxOptions) -> String {
+    let (name, index, bare) = (table.quoted(D), table.index(D), table.bare(D));
+    let result = if options.results { "\n    result BLOB," } else { "" };
+    let digest = if options.digests { "\n    digest BLOB," } else { "" };
+    format!(
+        "CREATE TABLE IF NOT EXISTS {name} (
+    scope TEXT NOT NULL CHECK (length(scope) BETWEEN 1 AND 255),
+    message_id TEXT NOT NULL CHECK (length(message_id) BETWEEN 1 AND 255),
+    processed_at INTEGER NOT NULL DEFAULT ({NOW}),{result}{digest}
+    PRIMARY KEY (scope, message_id)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS {index} ON {bare} (processed_at);
+"
+    )
+}
