@@ -25,11 +25,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The same call takes a `&tokio_postgres::Transaction` or a `&mut mysql_async::Transaction` and is then
-//! awaited. Each driver is a feature: `tokio-postgres`, `mysql`, `rusqlite`. The sqlx drivers are in the
-//! crate `litepost-inbox-sqlx`.
-//!
-//! What the claim promises, and where the databases differ, is in `docs/inbox.md`.
+//! The same call takes a `&tokio_postgres::Transaction` and is then awaited. Each driver is a feature:
+//! `tokio-postgres`, `rusqlite`.
 
 mod claim;
 mod cleaner;

@@ -3,7 +3,7 @@
 //! Called by tests that need a real MySQL-like server. Invariant: it listens on loopback only and reads no
 //! configuration file of the machine.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{Supervised, is_root, listens, new_folder, on_free_port, run, wait_until};
@@ -15,7 +15,8 @@ const DATABASE: &str = "litepost";
 #[derive(Debug)]
 pub struct MariaDb {
     port: u16,
-    _server: Supervised,
+    socket: PathBuf,
+    server: Supervised,
 }
 
 impl MariaDb {
@@ -37,6 +38,40 @@ impl MariaDb {
         format!("mysql://litepost:litepost@127.0.0.1:{}/{DATABASE}", self.port)
     }
 
+    /// Kills the server and everything it has started, as a crash would.
+    pub fn kill(&self) {
+        self.server.end("KILL");
+    }
+
+    /// Stops the server in good order.
+    pub fn stop(&self) {
+        self.server.end("TERM");
+    }
+
+    /// Starts the server again on the same port and data, and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub fn start_again(&mut self) {
+        self.server.again();
+        assert!(self.is_up(), "the port was taken meanwhile: {}", self.server.log());
+    }
+
+    /// Freezes the server: connections stay open and nothing answers.
+    pub fn pause(&self) {
+        self.server.signal("STOP");
+    }
+
+    /// Lets a frozen server go on.
+    pub fn resume(&self) {
+        self.server.signal("CONT");
+    }
+
+    /// Runs SQL as root; true when it succeeded.
+    pub fn root(&self, sql: &str) -> bool {
+        client(&self.socket, sql)
+    }
+
     fn try_start(port: u16) -> Option<Self> {
         let folder = new_folder("litepost-mariadb-");
         let root = is_root();
@@ -50,9 +85,13 @@ impl MariaDb {
             &["--no-defaults", &data, "--auth-root-authentication-method=normal", "--skip-test-db"],
         ));
         let socket = folder.join("mysqld.sock");
-        let server = Supervised::start("TERM", &folder, &as_server(root, "mariadbd", &server_arguments(&data, &socket, port).each_ref().map(String::as_str)));
-        let up = wait_until(&server, || listens(port) && client(&socket, "SELECT 1"));
-        if !up {
+        let server = Supervised::start(
+            "TERM",
+            &folder,
+            &as_server(root, "mariadbd", &server_arguments(&data, &socket, port).each_ref().map(String::as_str)),
+        );
+        let started = Self { port, socket, server };
+        if !started.is_up() {
             return None;
         }
         let grants = format!(
@@ -60,8 +99,12 @@ impl MariaDb {
              CREATE USER 'litepost'@'127.0.0.1' IDENTIFIED BY 'litepost';
              GRANT ALL ON *.* TO 'litepost'@'127.0.0.1';"
         );
-        assert!(client(&socket, &grants), "MariaDB refused its first statements: {}", server.log());
-        Some(Self { port, _server: server })
+        assert!(client(&started.socket, &grants), "MariaDB refused its first statements: {}", started.server.log());
+        Some(started)
+    }
+
+    fn is_up(&self) -> bool {
+        wait_until(&self.server, || listens(self.port) && client(&self.socket, "SELECT 1"))
     }
 }
 

@@ -6,10 +6,14 @@
 //! A missing server program is a panic, never a skipped test.
 
 mod mariadb;
+mod nats;
 mod postgres;
+mod redis;
 
 pub use mariadb::MariaDb;
+pub use nats::Nats;
 pub use postgres::Postgres;
+pub use redis::Redis;
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -24,11 +28,16 @@ const POLL_MS: u64 = 50;
 /// How many free ports are tried when another program takes the one that was picked.
 const STARTS_MAX: u32 = 5;
 
-/// Starts `$@` after the first two arguments (signal, folder), stops it when stdin closes.
+/// Starts `$@` after the first two arguments (signal, folder), again for each line on stdin, and stops it for good when
+/// stdin closes.
 const SUPERVISOR: &str = r#"signal=$1; folder=$2; shift 2
-"$@" >"$folder/server.log" 2>&1 &
-server=$!
-cat >/dev/null
+start() { "$@" >>"$folder/server.log" 2>&1 </dev/null & server=$!; echo "$server" >"$folder/server.pid"; }
+start "$@"
+while read -r line; do
+  wait "$server"
+  start "$@"
+done
+kill -s CONT "$server" 2>/dev/null
 kill -s "$signal" "$server" 2>/dev/null
 ( sleep 10; kill -s KILL "$server" 2>/dev/null ) &
 reaper=$!
@@ -58,6 +67,76 @@ impl Supervised {
         Self { supervisor, folder: folder.to_owned() }
     }
 
+    /// Sends a signal to the server and everything that it has started.
+    pub(crate) fn signal(&self, signal: &str) {
+        let pids = self.tree();
+        let mut command = Command::new("kill");
+        command.args(["-s", signal]).args(&pids).stderr(Stdio::null());
+        let _ = command.status();
+    }
+
+    /// Asks the server to stop with `signal` (its process only) or kills the whole tree, and waits until it is gone.
+    pub(crate) fn end(&self, signal: &str) {
+        if signal == "KILL" {
+            self.signal("CONT");
+            self.signal(signal);
+        } else if let Some(pid) = self.pid() {
+            let _ = Command::new("kill").args(["-s", signal, &pid]).stderr(Stdio::null()).status();
+        }
+        for _ in 0..POLLS_MAX {
+            if !self.is_running() {
+                return;
+            }
+            sleep(Duration::from_millis(POLL_MS));
+        }
+        panic!("the server did not stop: {}", self.log());
+    }
+
+    /// Starts the server again, which must have ended.
+    pub(crate) fn again(&mut self) {
+        use std::io::Write as _;
+        let before = self.pid();
+        let stdin = self.supervisor.stdin.as_mut().expect("a supervisor's stdin");
+        writeln!(stdin, "start").expect("a supervisor that reads");
+        for _ in 0..POLLS_MAX {
+            if self.pid() != before {
+                return;
+            }
+            sleep(Duration::from_millis(POLL_MS));
+        }
+        panic!("the server was not started again: {}", self.log());
+    }
+
+    fn pid(&self) -> Option<String> {
+        let pid = std::fs::read_to_string(self.folder.join("server.pid")).ok()?.trim().to_owned();
+        (!pid.is_empty()).then_some(pid)
+    }
+
+    fn is_running(&self) -> bool {
+        // A zombie has ended; its supervisor collects it at the next start.
+        self.pid().and_then(|pid| parent_and_state(&pid)).is_some_and(|(_, state)| state != 'Z')
+    }
+
+    /// The server's process and its descendants (a PostgreSQL backend is in a process group of its own).
+    fn tree(&self) -> Vec<String> {
+        let mut pids: Vec<String> = self.pid().into_iter().collect();
+        let all: Vec<(String, String)> = std::fs::read_dir("/proc")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| {
+                let pid = entry.file_name().to_string_lossy().into_owned();
+                parent_and_state(&pid).map(|(parent, _)| (pid, parent))
+            })
+            .collect();
+        let mut at = 0;
+        while let Some(parent) = pids.get(at).cloned() {
+            pids.extend(all.iter().filter(|(_, p)| *p == parent).map(|(pid, _)| pid.clone()));
+            at += 1;
+        }
+        pids
+    }
+
     /// What the server has written so far.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("server.log")).unwrap_or_default()
@@ -69,6 +148,14 @@ impl Drop for Supervised {
         drop(self.supervisor.stdin.take());
         let _ = self.supervisor.wait();
     }
+}
+
+/// The parent of a process and its state's letter, from `/proc`.
+fn parent_and_state(pid: &str) -> Option<(String, char)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((fields.next()?.to_owned(), state))
 }
 
 /// A loopback port that was free a moment ago.

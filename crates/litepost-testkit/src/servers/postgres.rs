@@ -13,7 +13,7 @@ use super::{Supervised, is_root, listens, new_folder, on_free_port, run, wait_un
 pub struct Postgres {
     port: u16,
     bin: PathBuf,
-    _server: Supervised,
+    server: Supervised,
 }
 
 impl Postgres {
@@ -50,8 +50,46 @@ impl Postgres {
     /// When psql fails.
     pub fn psql(&self, sql: &str) -> String {
         let psql = self.bin.join("psql").display().to_string();
-        let output = run(&[psql, "-XAtq".into(), "-v".into(), "ON_ERROR_STOP=1".into(), "-d".into(), self.url(), "-c".into(), sql.into()]);
+        let output = run(&[
+            psql,
+            "-XAtq".into(),
+            "-v".into(),
+            "ON_ERROR_STOP=1".into(),
+            "-d".into(),
+            self.url(),
+            "-c".into(),
+            sql.into(),
+        ]);
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Kills the server and everything it has started, as a crash would.
+    pub fn kill(&self) {
+        self.server.end("KILL");
+    }
+
+    /// Stops the server in good order.
+    pub fn stop(&self) {
+        self.server.end("INT");
+    }
+
+    /// Starts the server again on the same port and data, and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub fn start_again(&mut self) {
+        self.server.again();
+        assert!(self.is_up(), "the port was taken meanwhile: {}", self.server.log());
+    }
+
+    /// Freezes the server: connections stay open and nothing answers.
+    pub fn pause(&self) {
+        self.server.signal("STOP");
+    }
+
+    /// Lets a frozen server go on.
+    pub fn resume(&self) {
+        self.server.signal("CONT");
     }
 
     fn try_start(bin: &Path, port: u16, settings: &[&str]) -> Option<Self> {
@@ -61,7 +99,12 @@ impl Postgres {
         if root {
             run(&["chown".into(), "postgres".into(), folder.display().to_string()]);
         }
-        run(&as_server(root, bin, "initdb", &["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale", "C", "--no-sync", "-D", &data]));
+        run(&as_server(
+            root,
+            bin,
+            "initdb",
+            &["-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale", "C", "--no-sync", "-D", &data],
+        ));
         let socket = folder.display().to_string();
         let number = port.to_string();
         let mut arguments = vec!["-D", &data, "-p", &number, "-k", &socket, "-h", "127.0.0.1"];
@@ -69,16 +112,20 @@ impl Postgres {
             arguments.extend(["-c", setting]);
         }
         let server = Supervised::start("QUIT", &folder, &as_server(root, bin, "postgres", &arguments));
-        let ready = bin.join("pg_isready");
-        let up = wait_until(&server, || {
-            listens(port)
+        let started = Self { port, bin: bin.to_owned(), server };
+        started.is_up().then_some(started)
+    }
+
+    fn is_up(&self) -> bool {
+        let (ready, number) = (self.bin.join("pg_isready"), self.port.to_string());
+        wait_until(&self.server, || {
+            listens(self.port)
                 && Command::new(&ready)
                     .args(["-q", "-h", "127.0.0.1", "-p", &number])
                     .stdout(Stdio::null())
                     .status()
                     .is_ok_and(|status| status.success())
-        });
-        up.then(|| Self { port, bin: bin.to_owned(), _server: server })
+        })
     }
 }
 

