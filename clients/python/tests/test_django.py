@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import django
 import pytest
-from conftest import log
-
-import litepost
-from litepost import Event
-
-django = pytest.importorskip("django")
-
 from django.conf import settings
 from django.db import connections, transaction
+
+import litepost
+from conftest import log
+from litepost import Event
 
 
 @pytest.fixture

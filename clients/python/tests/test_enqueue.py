@@ -9,9 +9,9 @@ import uuid
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from conftest import log
 
 import litepost
+from conftest import log
 from litepost import Event
 
 
@@ -240,5 +240,5 @@ def test_large_and_odd_payloads_come_back_as_they_were(path, tx):
 
 
 def test_other_objects_are_no_connection():
-    with pytest.raises(TypeError, match="conn must be a sqlite3.Connection, a SQLAlchemy Connection or Session"):
+    with pytest.raises(TypeError, match=r"conn must be a sqlite3\.Connection, a SQLAlchemy Connection or Session"):
         litepost.enqueue("shop.db", "t", "x")

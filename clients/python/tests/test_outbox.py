@@ -11,9 +11,9 @@ import threading
 import time
 
 import pytest
-from conftest import log
 
 import litepost
+from conftest import log
 from litepost import Event, Outbox
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() on this system")

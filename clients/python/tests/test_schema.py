@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
 
 import litepost
+from conftest import ROOT
 from litepost import schema
 
 SQL = ROOT / "crates" / "litepost" / "sql"
@@ -147,11 +147,26 @@ def changed(tmp_path, sql, *, migrated=True):
 @pytest.mark.parametrize(
     ("sql", "migrated", "error", "message"),
     [
-        ("INSERT INTO litepost_schema VALUES (2, 0, 'x')", True, litepost.SchemaNewer, "schema version 2, this package knows up to 1"),
-        ("CREATE TABLE Litepost_Outbox (x)", False, litepost.ForeignObject, "an object named litepost_outbox that litepost did not make"),
+        (
+            "INSERT INTO litepost_schema VALUES (2, 0, 'x')",
+            True,
+            litepost.SchemaNewer,
+            "schema version 2, this package knows up to 1",
+        ),
+        (
+            "CREATE TABLE Litepost_Outbox (x)",
+            False,
+            litepost.ForeignObject,
+            "an object named litepost_outbox that litepost did not make",
+        ),
         ("CREATE VIEW litepost_meta AS SELECT 1", False, litepost.ForeignObject, "litepost_meta"),
         ("CREATE TABLE litepost_schema (version)", False, litepost.ForeignObject, "litepost_schema"),
-        ("CREATE TABLE litepost_schema (version, applied_at, applied_by)", False, litepost.ForeignObject, "litepost_schema"),
+        (
+            "CREATE TABLE litepost_schema (version, applied_at, applied_by)",
+            False,
+            litepost.ForeignObject,
+            "litepost_schema",
+        ),
         ("DROP TRIGGER litepost_outbox_update", True, litepost.SchemaDamaged, "litepost_outbox_update is missing"),
     ],
 )  # fmt: skip

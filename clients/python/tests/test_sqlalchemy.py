@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from conftest import log
-
-import litepost
-from litepost import Event, aio
-
-sqlalchemy = pytest.importorskip("sqlalchemy")
-
+import sqlalchemy
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
+
+import litepost
+from conftest import log
+from litepost import Event, aio
 
 
 @pytest.fixture

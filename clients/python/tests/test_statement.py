@@ -12,9 +12,9 @@ from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 
 import pytest
-from conftest import log
 
 import litepost
+from conftest import log
 from litepost import Json, encode_statement
 
 
@@ -77,7 +77,7 @@ class Number(enum.IntEnum):
 
 
 def test_subclasses_are_their_base():
-    sql, args = decode(encode_statement("X", [Colour.RED, Number.ONE, type("F", (float,), {})(1.5)]))
+    _, args = decode(encode_statement("X", [Colour.RED, Number.ONE, type("F", (float,), {})(1.5)]))
     assert args == ["red", 1, 1.5]
 
 

@@ -209,7 +209,7 @@ def _slow(head: str, args: Any) -> str:
             if not isinstance(name, str):
                 raise TypeError(f"the names of arguments must be str, not {type(name).__name__}")  # pyright: ignore[reportUnknownArgumentType]
             check_text(name, "the name of an argument")
-            named.append(_string(name) + ":" + _argument(repr(name), value))
+            named.append(_string(name) + ":" + _argument(repr(name), cast("Any", value)))
         return head + "{" + ",".join(named) + "}}"
     if isinstance(args, (str, bytes, bytearray)) or not isinstance(args, Sequence):
         raise TypeError(f"args must be a sequence or a mapping of bind values, not {type(args).__name__}")  # pyright: ignore[reportUnknownArgumentType]
