@@ -11,9 +11,6 @@ use crate::{Line, Millis, Now, Seq};
 /// find the lane idle, and a write per event is what producers would feel.
 const SAVE_IDLE_MS: i64 = 5;
 
-/// No further reading while more ranges than this are settled above the cursor: they are saved as text, all of them.
-const RANGES_MAX: usize = 512;
-
 /// A line that is being released may send at least this many of its events at a time, however many lines are due.
 const RELEASE_AT_ONCE: usize = 64;
 
@@ -60,7 +57,8 @@ impl Pipeline {
     }
 
     fn next_read(&mut self) -> Option<Action> {
-        let few_ranges = self.acked_above.as_slice().len() < RANGES_MAX;
+        // With nothing on its way only reading goes on: the ranges found on disk may be many.
+        let few_ranges = self.acked_above.as_slice().len() <= self.config.ranges_max || self.quiet();
         if self.reading || self.hole.is_some() || self.window >= self.config.window_bytes || !few_ranges {
             return None;
         }

@@ -30,6 +30,9 @@ pub struct PipelineConfig {
     pub batch_bytes: usize,
     /// Most bytes read from the log and not yet settled.
     pub window_bytes: usize,
+    /// No further reading while more ranges than this are settled above the cursor and something is on its way: they
+    /// are saved as text, all of them.
+    pub ranges_max: usize,
     /// Whether the destination keeps a watermark (a ledger): the pipeline then asks for it before anything else,
     /// and `concurrency` must be 1.
     pub watermark: bool,
@@ -52,6 +55,7 @@ impl Default for PipelineConfig {
             batch_events: 500,
             batch_bytes: 4 << 20,
             window_bytes: 16 << 20,
+            ranges_max: 512,
             watermark: false,
             save_after_ms: 50,
             save_after_events: 500,

@@ -25,6 +25,7 @@ pub(crate) fn config(chance: &mut Chance, with_ledger: bool) -> PipelineConfig {
         },
         breaker: BreakerPolicy { first_ms: 5, cap_ms: 50 },
         on_dead: *chance.pick(&[OnDead::Continue, OnDead::Continue, OnDead::Hold]),
+        ranges_max: *chance.pick(&[0, 2, 512]),
         watermark: with_ledger,
         concurrency: if with_ledger { 1 } else { *chance.pick(&[1, 2, 5]) },
         batch_events: *chance.pick(&[1, 2, 7, 100]),

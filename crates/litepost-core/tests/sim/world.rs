@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use litepost_core::pipeline::{
-    Action, BlockedState, Counters, DeadLetter, Delivery, Finish, LaneState, Settlement,
-};
+use litepost_core::pipeline::{Action, BlockedState, Counters, DeadLetter, Delivery, Finish, LaneState, Settlement};
 use litepost_core::{
     Chunk, Event, EventRef, Line, Millis, Now, Outcome, Pipeline, PipelineConfig, Seq, UnavailableKind,
 };

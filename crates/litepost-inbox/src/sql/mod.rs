@@ -145,3 +145,8 @@ impl Texts {
         }
     }
 }
+
+/// What a marker holds beside its key. (MySQL locks the row while it reads it, and has a text of its own.)
+fn seen(result: &str, digest: &str, name: &str, one: &str) -> String {
+    format!("SELECT {result}, {digest} FROM {name} {one}")
+}

@@ -31,7 +31,7 @@ pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
     };
     let result = if options.results { "result" } else { "NULL::bytea" };
     let digest = if options.digests { "digest" } else { "NULL::bytea" };
-    let seen = format!("SELECT {result}, {digest} FROM {name} {one}");
+    let seen = super::seen(result, digest, &name, one);
     let totals =
         format!("SELECT count(*), {}, {} FROM {name}", micros("min(processed_at)"), micros("max(processed_at)"));
     Sql {

@@ -22,7 +22,7 @@ pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
         )
     };
     // The one write transaction of SQLite protects every marker; no lock is needed.
-    let seen = format!("SELECT {result}, {digest} FROM {name} {one}");
+    let seen = super::seen(result, digest, &name, one);
     let totals = format!("SELECT count(*), min(processed_at) * 1000, max(processed_at) * 1000 FROM {name}");
     // A moment between two milliseconds is rounded up on both sides of [from, to).
     let moment = "((? + 999) / 1000)";

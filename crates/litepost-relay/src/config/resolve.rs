@@ -1,7 +1,7 @@
 //! From what a configuration says to what it means: destinations with their policies, outbox files, and everything
 //! that cannot be.
 //!
-//! Called by `load.rs` after `spec.rs`. Invariant: a [`Config`] exists only when no error was found.
+//! Called by `load.rs` after `spec.rs`. Invariant: a [`super::Config`] exists only when no error was found.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -406,7 +406,7 @@ impl<'a> Tenure<'a> {
 
     /// With `until_idle`: whether there is nothing more to do, or no use in waiting.
     async fn has_drained(&mut self) -> bool {
-        if matches!(self.pipeline.health(), Health::Stalled { .. }) {
+        if matches!(self.pipeline.health(), Health::Stalled { .. }) && self.pipeline.is_idle() {
             return true;
         }
         if self.outages >= TRIES_WHEN_DRAINING {
