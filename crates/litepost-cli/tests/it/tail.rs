@@ -100,7 +100,7 @@ fn a_reader_that_goes_away_is_no_error() {
 fn follow_shows_what_another_process_writes() {
     let place = shop(1);
     let mut child = place
-        .command(&["tail", "--database", "shop.db", "--json", "--follow", "-n", "0"])
+        .command(&["tail", "--database", "shop.db", "--json", "--follow", "--from", "2", "-n", "all"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
