@@ -137,7 +137,7 @@ def test_names_of_sqloutbox():
             try:
                 getattr(sqloutbox, name)
             except ImportError as said:
-                assert f"no {name}: " in str(said)
+                assert f"no {name}: " in str(said)  # noqa: PT017
     for name in ("OutboxConfig", "TargetConfig", "NamespaceHealth"):
         theirs, ours = getattr(peer, name).__dataclass_fields__, getattr(sqloutbox, name).__dataclass_fields__
         assert list(theirs) == [field for field in ours if field != "drop_on_error"]

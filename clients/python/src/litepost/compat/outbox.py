@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..errors import OutboxFull, SchemaNewer
+from ..errors import OutboxFull, SchemaNewer, translate
 from ..outbox import Outbox as _Outbox
 from ..statement import STATEMENT_TYPE, Args, check_text, encode_statement
 from .exceptions import QueueFullError, SchemaVersionError
@@ -123,8 +124,13 @@ class Outbox:
         try:
             with self._outbox.transaction() as connection:
                 return [connection.execute(_INSERT, row).lastrowid or 0 for row in rows]
-        except OutboxFull as error:
-            raise QueueFullError(self.namespace, error.max_pending) from error
+        except sqlite3.Error as error:
+            ours = translate(error)
+            if isinstance(ours, OutboxFull):
+                raise QueueFullError(self.namespace, ours.max_pending) from error
+            if ours is None:
+                raise
+            raise ours from error
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _CONSUMER:
