@@ -2,6 +2,7 @@
 
 mod clock;
 pub mod config;
+pub mod dialect;
 pub mod relay;
 mod rng;
 pub mod sink;

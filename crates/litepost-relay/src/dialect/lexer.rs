@@ -127,7 +127,9 @@ impl Lexer<'_> {
     /// Remembers what PostgreSQL's string continuation depends on.
     fn note(&mut self, kind: Kind, text: &str) {
         match kind {
-            Kind::Text => self.escape_continues = self.is_postgres() && (self.escape_continues || is_escape_string(text)),
+            Kind::Text => {
+                self.escape_continues = self.is_postgres() && (self.escape_continues || is_escape_string(text));
+            }
             Kind::Space | Kind::Comment => {}
             _ => self.escape_continues = false,
         }
@@ -167,7 +169,9 @@ impl Lexer<'_> {
     }
 
     fn block_comment(&self, at: usize) -> Result<(Kind, usize), DialectError> {
-        if self.modes().is_some() && (self.peek(at + 2) == b'!' || (self.peek(at + 2) == b'M' && self.peek(at + 3) == b'!')) {
+        if self.modes().is_some()
+            && (self.peek(at + 2) == b'!' || (self.peek(at + 2) == b'M' && self.peek(at + 3) == b'!'))
+        {
             return Err(DialectError::Refused {
                 verb: "/*! */".into(),
                 dialect: self.dialect.name(),
@@ -191,7 +195,14 @@ impl Lexer<'_> {
     }
 
     /// Where the literal whose opening quote stands at `open` ends. A doubled quote is part of it.
-    fn quoted(&self, start: usize, open: usize, quote: u8, escapes: bool, what: &'static str) -> Result<usize, DialectError> {
+    fn quoted(
+        &self,
+        start: usize,
+        open: usize,
+        quote: u8,
+        escapes: bool,
+        what: &'static str,
+    ) -> Result<usize, DialectError> {
         let mut pos = open + 1;
         loop {
             match self.bytes.get(pos) {

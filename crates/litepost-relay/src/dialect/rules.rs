@@ -32,9 +32,13 @@ pub(super) fn single<'t, 'a>(tokens: &'t [Token<'a>], dialect: Dialect) -> Resul
 
 fn refusal(verb: &str, dialect: Dialect) -> Option<&'static str> {
     match verb {
-        "BEGIN" | "START" | "COMMIT" | "END" | "ROLLBACK" | "ABORT" | "SAVEPOINT" | "RELEASE" | "XA" => Some(TRANSACTION),
+        "BEGIN" | "START" | "COMMIT" | "END" | "ROLLBACK" | "ABORT" | "SAVEPOINT" | "RELEASE" | "XA" => {
+            Some(TRANSACTION)
+        }
         "PREPARE" | "EXECUTE" | "DEALLOCATE" | "SET" | "RESET" | "DISCARD" | "USE" | "PRAGMA" | "ATTACH" | "DETACH"
-        | "LISTEN" | "UNLISTEN" | "DECLARE" | "FETCH" | "MOVE" | "CLOSE" | "VACUUM" | "LOAD" | "EXPLAIN" => Some(SESSION),
+        | "LISTEN" | "UNLISTEN" | "DECLARE" | "FETCH" | "MOVE" | "CLOSE" | "VACUUM" | "LOAD" | "EXPLAIN" => {
+            Some(SESSION)
+        }
         "COPY" => Some(PROTOCOL),
         // MySQL has many statements that commit by themselves, and more with each release: name what does not.
         _ if matches!(dialect, Dialect::MySql(_)) => {

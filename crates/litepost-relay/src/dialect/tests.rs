@@ -144,7 +144,10 @@ fn only_plain_single_row_inserts_are_joined() {
         "insert into a . \"B c\" ( x , \"y\" ) values ($1,- 1.5 ,$1, 'k' , NULL ), ($2,- 1.5 ,$2, 'k' , NULL )"
     );
     let my = shape("INSERT INTO t VALUES (?1, ?1)", 1, MYSQL).unwrap();
-    assert_eq!((my.params(), my.with_rows(1, |out, i| translate::push_parameter(out, MYSQL, i))), (2, "INSERT INTO t VALUES (?,?)".to_owned()));
+    assert_eq!(
+        (my.params(), my.with_rows(1, |out, i| translate::push_parameter(out, MYSQL, i))),
+        (2, "INSERT INTO t VALUES (?,?)".to_owned())
+    );
     for sql in [
         "INSERT INTO t VALUES (?), (2)",
         "INSERT INTO t VALUES (now(), ?)",

@@ -41,7 +41,8 @@ pub fn translate(sql: &str, arguments: &Arguments<'_>, dialect: Dialect) -> Resu
     let tokens = lexer::lex(sql, dialect)?;
     let statement = rules::single(&tokens, dialect)?;
     let native_dollar = tokens.iter().any(|t| t.kind == Kind::Numbered && t.text.starts_with('$'));
-    let mut numbering = Numbering { arguments, dialect, native_dollar, names: HashMap::new(), largest: 0, anonymous: false };
+    let mut numbering =
+        Numbering { arguments, dialect, native_dollar, names: HashMap::new(), largest: 0, anonymous: false };
     let mut marks: Vec<Option<usize>> = Vec::with_capacity(tokens.len());
     for token in &tokens {
         marks.push(numbering.number(token)?);
@@ -56,13 +57,11 @@ pub fn translate(sql: &str, arguments: &Arguments<'_>, dialect: Dialect) -> Resu
     let out = render(&tokens, &marks, dialect, &rank);
     // What `recognise` sees as parameters must be what was numbered: a `?` operator or `@variable` is no value.
     let all_marks = tokens.iter().zip(&marks).all(|(t, m)| m.is_some() == is_parameter(t.kind));
-    let index: Vec<usize> = if repeats {
-        (0..order.len()).collect()
-    } else {
-        marks.iter().flatten().map(|&value| rank(value)).collect()
-    };
+    let index: Vec<usize> =
+        if repeats { (0..order.len()).collect() } else { marks.iter().flatten().map(|&value| rank(value)).collect() };
     let insert = if all_marks { insert::recognise(&statement, &index, order.len()) } else { None };
-    let reads_last_id = statement.iter().any(|t| t.is("LAST_INSERT_ID") || t.is("LAST_INSERT_ROWID") || t.is("LASTVAL"));
+    let reads_last_id =
+        statement.iter().any(|t| t.is("LAST_INSERT_ID") || t.is("LAST_INSERT_ROWID") || t.is("LASTVAL"));
     Ok(Translated { sql: out, order, insert, reads_last_id })
 }
 
@@ -111,7 +110,9 @@ impl Numbering<'_> {
         match (token.kind, self.arguments) {
             (Kind::Anonymous, Arguments::Positional(_)) if postgres && self.native_dollar => Ok(None),
             (Kind::Anonymous, Arguments::Named(_)) if postgres => Ok(None),
-            (Kind::Anonymous | Kind::Numbered, Arguments::Named(_)) => Err(DialectError::Mixed { text: token.text.into() }),
+            (Kind::Anonymous | Kind::Numbered, Arguments::Named(_)) => {
+                Err(DialectError::Mixed { text: token.text.into() })
+            }
             (Kind::Anonymous, Arguments::Positional(_)) => {
                 self.anonymous = true;
                 self.next().map(Some)

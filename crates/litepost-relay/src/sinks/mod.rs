@@ -7,7 +7,11 @@ mod blackhole;
 mod encode;
 mod file;
 mod http;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod settings;
+#[cfg(feature = "postgres")]
+mod sql;
 mod sqlite;
 mod stdout;
 
@@ -16,7 +20,15 @@ use crate::sink::SinkType;
 /// Every sink type, in the order in which they are listed to people.
 #[must_use]
 pub fn registry() -> &'static [SinkType] {
-    static TYPES: &[SinkType] = &[stdout::TYPE, file::TYPE, http::TYPE, sqlite::TYPE, blackhole::TYPE];
+    static TYPES: &[SinkType] = &[
+        stdout::TYPE,
+        file::TYPE,
+        http::TYPE,
+        sqlite::TYPE,
+        #[cfg(feature = "postgres")]
+        postgres::TYPE,
+        blackhole::TYPE,
+    ];
     TYPES
 }
 

@@ -60,6 +60,12 @@ impl Desk {
         tx.commit().unwrap();
     }
 
+    pub(crate) fn values(&mut self, sql: &str, args: Vec<Value>) {
+        let tx = self.outbox.transaction().unwrap();
+        enqueue(&tx, &NewEvent::statement("stock", sql, args)).unwrap();
+        tx.commit().unwrap();
+    }
+
     /// A database with a table `stock(id, n)`, `n` positive, as a target.
     pub(crate) fn target(&self) -> Connection {
         let target = Connection::open(self.path("copy.db")).unwrap();

@@ -6,3 +6,5 @@ mod desk;
 mod failures;
 mod journey;
 mod leases;
+#[cfg(feature = "postgres")]
+mod postgres;

@@ -78,7 +78,10 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
         .parse()
         .map_err(|e: tokio_postgres::Error| SinkConfigError::new("connection.url", sql::one_line(&e)))?;
     if config.get_hosts().is_empty() {
-        return Err(SinkConfigError::new("connection.url", "names no host: postgres://user:password@host:port/database"));
+        return Err(SinkConfigError::new(
+            "connection.url",
+            "names no host: postgres://user:password@host:port/database",
+        ));
     }
     if config.get_application_name().is_none() {
         config.application_name(format!("litepost {}", settings.destination));
@@ -101,7 +104,9 @@ impl Factory {
             return match MakeRustlsConnect::with_native_certs() {
                 Ok((tls, _)) => Ok(tls),
                 // Without certificates TLS fails with a clear error, and a connection without TLS needs none.
-                Err(_) if self.config.get_ssl_mode() != SslMode::Require => Ok(trusting(rustls::RootCertStore::empty())),
+                Err(_) if self.config.get_ssl_mode() != SslMode::Require => {
+                    Ok(trusting(rustls::RootCertStore::empty()))
+                }
                 Err(e) => Err(failed(format!("the machine's certificates cannot be read: {e:?}"))),
             };
         };
@@ -125,12 +130,11 @@ impl SinkFactory for Factory {
     fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
         Box::pin(async move {
             let connecting = session::PostgresSession::connect(&self.config, self.tls()?, self.batch_timeout);
-            let session = match tokio::time::timeout(self.connect_timeout, connecting).await {
-                Ok(session) => session?,
-                Err(_) => {
-                    let message = format!("no connection within {} ms", self.connect_timeout.as_millis());
-                    return Err(Unavailable::new(UnavailableKind::Timeout, message));
-                }
+            let session = if let Ok(session) = tokio::time::timeout(self.connect_timeout, connecting).await {
+                session?
+            } else {
+                let message = format!("no connection within {} ms", self.connect_timeout.as_millis());
+                return Err(Unavailable::new(UnavailableKind::Timeout, message));
             };
             sql::open(session, context, &self.options, self.batch_timeout).await
         })

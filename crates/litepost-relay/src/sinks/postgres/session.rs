@@ -43,7 +43,9 @@ impl PostgresSession {
     ) -> Result<Self, Unavailable> {
         let refused = |e: &tokio_postgres::Error| match errors::sort(e) {
             Fault::Unavailable(u) => u,
-            Fault::Rejected(r) => Unavailable::new(litepost_core::UnavailableKind::Denied, format!("{} ({})", r.message, r.code)),
+            Fault::Rejected(r) => {
+                Unavailable::new(litepost_core::UnavailableKind::Denied, format!("{} ({})", r.message, r.code))
+            }
         };
         let (client, connection) = config.connect(tls).await.map_err(|e| refused(&e))?;
         // Ends when the client is dropped or the connection breaks; the client's own calls report the error.
@@ -94,7 +96,10 @@ impl PostgresSession {
             let pieces = params.map_or_else(|| vec![1; run], |params| joins::pieces(run, params));
             for rows in pieces {
                 let joined = first.text.insert.as_ref().filter(|_| rows > 1).map(|shape| {
-                    shape.with_rows(rows, |out, i| out.push_str(&format!("${}", i + 1)))
+                    shape.with_rows(rows, |out, i| {
+                        // Writing into a String cannot fail.
+                        let _ = std::fmt::Write::write_fmt(out, format_args!("${}", i + 1));
+                    })
                 });
                 let sql = joined.as_deref().unwrap_or(&first.text.sql);
                 let statement = self.prepare(sql).await.map_err(|fault| match fault {
@@ -204,7 +209,7 @@ impl Session for PostgresSession {
     fn apply<'a>(&'a mut self, work: &'a Work<'a>) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             self.batches += 1;
-            if self.batches % INDIFFERENT_BATCHES == 0 {
+            if self.batches.is_multiple_of(INDIFFERENT_BATCHES) {
                 self.indifferent.clear();
             }
             let answer = match self.run(work, true).await {

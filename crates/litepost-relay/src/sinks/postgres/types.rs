@@ -30,7 +30,11 @@ impl ToSql for Encoded {
         true
     }
 
-    fn to_sql_checked(&self, ty: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+    fn to_sql_checked(
+        &self,
+        ty: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
         self.to_sql(ty, out)
     }
 
@@ -52,8 +56,8 @@ pub(super) fn encode(value: &Value, ty: &Type, position: usize) -> Result<Encode
         Value::Null => Ok(Encoded::Null),
         Value::Bool(b) => Ok(match *ty {
             Type::BOOL => binary(&[u8::from(*b)]),
-            Type::INT2 | Type::INT4 | Type::INT8 | Type::NUMERIC | Type::FLOAT4 | Type::FLOAT8 => text(u8::from(*b)),
-            _ => text(b),
+            Type::INT2 | Type::INT4 | Type::INT8 | Type::NUMERIC | Type::FLOAT4 | Type::FLOAT8 => text(&u8::from(*b)),
+            _ => text(&b),
         }),
         Value::Integer(i) => integer(*i, ty).map_err(wrong),
         Value::Real(r) => real(*r, ty).map_err(wrong),
@@ -64,7 +68,10 @@ pub(super) fn encode(value: &Value, ty: &Type, position: usize) -> Result<Encode
         },
         Value::Text(t) | Value::Decimal(t) | Value::Timestamp(t) | Value::Uuid(t) | Value::Json(t) => {
             if t.contains('\0') {
-                return Err(Rejection::never("22021", format!("parameter {position}: PostgreSQL's text cannot hold a NUL character")));
+                return Err(Rejection::never(
+                    "22021",
+                    format!("parameter {position}: PostgreSQL's text cannot hold a NUL character"),
+                ));
             }
             if *ty == Type::BYTEA {
                 return Err(wrong("text does not fit the type bytea; send {\"$blob\": …}".into()));
@@ -84,7 +91,7 @@ fn integer(i: i64, ty: &Type) -> Result<Encoded, String> {
         Type::BOOL | Type::BYTEA => Err(range()),
         Type::FLOAT8 if !(-EXACT..=EXACT).contains(&i) => Err(format!("{} without loss", range())),
         Type::FLOAT4 if !(-(1 << 24)..=1 << 24).contains(&i) => Err(format!("{} without loss", range())),
-        _ => Ok(text(i)),
+        _ => Ok(text(&i)),
     }
 }
 
@@ -98,8 +105,8 @@ fn real(r: f64, ty: &Type) -> Result<Encoded, String> {
         Type::FLOAT4 => Ok(binary(&(r as f32).to_be_bytes())),
         Type::INT2 | Type::INT4 | Type::INT8 if r.fract() == 0.0 && r.abs() <= EXACT as f64 => integer(r as i64, ty),
         Type::INT2 | Type::INT4 | Type::INT8 | Type::BOOL | Type::BYTEA => Err(misfit()),
-        _ if r.is_nan() => Ok(text("NaN")),
-        _ if r.is_infinite() => Ok(text(if r > 0.0 { "Infinity" } else { "-Infinity" })),
+        _ if r.is_nan() => Ok(text(&"NaN")),
+        _ if r.is_infinite() => Ok(text(&if r > 0.0 { "Infinity" } else { "-Infinity" })),
         _ => Ok(Encoded::Text(format!("{r:?}"))),
     }
 }
@@ -108,6 +115,6 @@ fn binary(bytes: &[u8]) -> Encoded {
     Encoded::Binary(BytesMut::from(bytes))
 }
 
-fn text(value: impl ToString) -> Encoded {
+fn text(value: &impl ToString) -> Encoded {
     Encoded::Text(value.to_string())
 }

@@ -66,9 +66,10 @@ fn late(deadline: Duration) -> Unavailable {
 fn unavailable(fault: Fault) -> Unavailable {
     match fault {
         Fault::Unavailable(u) => u,
-        Fault::Rejected(r) => {
-            Unavailable::new(UnavailableKind::Denied, format!("the target refused the ledger's own statement: {} ({})", r.message, r.code))
-        }
+        Fault::Rejected(r) => Unavailable::new(
+            UnavailableKind::Denied,
+            format!("the target refused the ledger's own statement: {} ({})", r.message, r.code),
+        ),
     }
 }
 
@@ -115,13 +116,12 @@ impl<S: Session> SqlSink<S> {
         }
         let (sql, values) = ledger.claim();
         self.session.execute(sql, &values).await.map_err(unavailable)?;
-        let mark = match self.read_mark(&ledger).await? {
-            Some(mark) => mark,
-            None => {
-                let (sql, values) = ledger.insert(self.context.acked, clock::wall().0);
-                self.session.execute(sql, &values).await.map_err(unavailable)?;
-                Mark { seq: self.context.acked, token: self.context.token, last_hash: String::new() }
-            }
+        let mark = if let Some(mark) = self.read_mark(&ledger).await? {
+            mark
+        } else {
+            let (sql, values) = ledger.insert(self.context.acked, clock::wall().0);
+            self.session.execute(sql, &values).await.map_err(unavailable)?;
+            Mark { seq: self.context.acked, token: self.context.token, last_hash: String::new() }
         };
         if mark.token != self.context.token {
             return Err(ledger::fenced(&self.context, mark.token));
@@ -194,16 +194,13 @@ impl<S: Session> SqlSink<S> {
             if !self.session.counts_rows() {
                 guards.push(ledger.fence(mark));
             }
-            match (order, events.last()) {
-                (DeliveryOrder::InOrder, Some(last)) => {
-                    let hash = ledger::hash(last);
-                    guards.push(ledger.advance(mark, last.seq.0, &hash, at));
-                    next = Some(Mark { seq: last.seq.0, token: mark.token, last_hash: hash });
-                }
-                _ => {
-                    guards.push(ledger.hold(mark));
-                    guards.extend(events.iter().map(|e| ledger.remember(e.seq.0, &ledger::hash(e), at)));
-                }
+            if let (DeliveryOrder::InOrder, Some(last)) = (order, events.last()) {
+                let hash = ledger::hash(last);
+                guards.push(ledger.advance(mark, last.seq.0, &hash, at));
+                next = Some(Mark { seq: last.seq.0, token: mark.token, last_hash: hash });
+            } else {
+                guards.push(ledger.hold(mark));
+                guards.extend(events.iter().map(|e| ledger.remember(e.seq.0, &ledger::hash(e), at)));
             }
         }
         let work = Work { steps, guards: &guards };
@@ -225,7 +222,9 @@ impl<S: Session> SqlSink<S> {
             Ok(Some(mark)) if mark.token > self.context.token => ledger::fenced(&self.context, mark.token),
             // A transaction that was given up has committed after all, or a copy of the file is at work: the next
             // connection compares the ledger with the log and tells them apart.
-            Ok(Some(_)) => Unavailable::new(UnavailableKind::Busy, "the ledger has moved since it was read; it is read again"),
+            Ok(Some(_)) => {
+                Unavailable::new(UnavailableKind::Busy, "the ledger has moved since it was read; it is read again")
+            }
             Ok(None) => Unavailable::new(
                 UnavailableKind::Denied,
                 "the lane's row in litepost_ledger was deleted while the relay was delivering; what was applied is no longer known",
@@ -379,7 +378,8 @@ impl<S: Session> Sink for SqlSink<S> {
     fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>> {
         Box::pin(async move {
             if self.used_up {
-                let why = Unavailable::new(UnavailableKind::Connect, "this connection is given up; a new one is needed");
+                let why =
+                    Unavailable::new(UnavailableKind::Connect, "this connection is given up; a new one is needed");
                 return give_up(Answer::new(batch.events.len()), &why);
             }
             // Dropped in the middle, the session is in an unknown state: only a full answer makes it usable again.

@@ -19,18 +19,12 @@ const SQLITE: &str = include_str!("ledger_sqlite.sql");
 
 /// The DDL of the ledger's tables; it changes nothing that is there.
 #[must_use]
-pub fn schema(dialect: Dialect) -> &'static str {
+pub(crate) fn schema(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Sqlite => SQLITE,
         Dialect::Postgres => POSTGRES,
         Dialect::MySql(_) => MYSQL,
     }
-}
-
-/// What an operator runs to remove the ledger. litepost itself never drops anything.
-#[must_use]
-pub const fn drop_schema() -> &'static str {
-    "DROP TABLE litepost_ledger_event;\nDROP TABLE litepost_ledger;\n"
 }
 
 /// An event applied out of order is forgotten when it is settled and this much older (milliseconds) than the newest
@@ -97,7 +91,9 @@ impl Ledger {
             )?,
             // Locks the row against a relay with a newer token until the commit.
             hold: text(
-                &format!("UPDATE litepost_ledger SET updated_at = updated_at + 1 WHERE {WHO} AND token = ?5 AND seq = ?6"),
+                &format!(
+                    "UPDATE litepost_ledger SET updated_at = updated_at + 1 WHERE {WHO} AND token = ?5 AND seq = ?6"
+                ),
                 6,
             )?,
             // Fails (integer overflow) unless the row is as it was left: for targets that do not count rows.
@@ -126,7 +122,15 @@ impl Ledger {
     }
 
     pub(super) fn insert(&self, seq: i64, at: i64) -> (&str, Vec<Value>) {
-        (&self.insert, self.with([Value::Integer(seq), Value::Integer(self.token), Value::Text(String::new()), Value::Integer(at)]))
+        (
+            &self.insert,
+            self.with([
+                Value::Integer(seq),
+                Value::Integer(self.token),
+                Value::Text(String::new()),
+                Value::Integer(at),
+            ]),
+        )
     }
 
     pub(super) fn claim(&self) -> (&str, Vec<Value>) {

@@ -5,7 +5,7 @@
 //! commits whole, together with the ledger, or not at all.
 
 mod engine;
-pub mod ledger;
+pub(super) mod ledger;
 mod options;
 mod plan;
 mod session;

@@ -1,0 +1,101 @@
+//! PostgreSQL as a target, on a real server: exactly once whatever is dropped, killed or restarted.
+
+use std::time::Duration;
+
+use litepost_core::Value;
+use litepost_relay::relay::Drained;
+use litepost_testkit::servers::Postgres;
+
+use crate::desk::{Desk, only};
+
+/// A table `stock(id, n)`, `n` positive, in a database that no other test uses.
+fn stock(server: &Postgres) {
+    server.psql("DROP TABLE IF EXISTS stock; CREATE TABLE stock (id bigint PRIMARY KEY, n bigint CHECK (n > 0))");
+}
+
+fn rows(server: &Postgres) -> String {
+    server.psql("SELECT string_agg(id || '=' || n, ' ' ORDER BY id) FROM stock").trim().to_owned()
+}
+
+fn config(desk: &Desk, server: &Postgres, keys: &str) {
+    let text = format!(
+        "[app.shop]\ndatabase = \"shop.db\"\nlease = \"1s\"\n[app.shop.db.copy]\ntype = \"postgres\"\ntables = [\"stock\"]\n{keys}\n\
+         connection = {{ url = \"{}\" }}\n",
+        server.url()
+    );
+    std::fs::write(desk.path("litepost.toml"), text).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statements_arrive_in_order_and_once_and_a_poisoned_one_holds_its_key_alone() {
+    let server = Postgres::start();
+    stock(&server);
+    let mut desk = Desk::new();
+    config(&desk, &server, "retry = { first = \"1ms\", cap = \"1ms\", max_attempts = 2 }");
+    desk.statement("a", "INSERT INTO stock VALUES (?, ?)", &[1, 1]);
+    desk.statement("b", "INSERT INTO stock VALUES ($1, $2)", &[2, -1]);
+    desk.statement("b", "INSERT INTO stock VALUES (?1, ?2)", &[3, 1]);
+    desk.statement("a", "UPDATE stock SET n = n + ? WHERE id = 1", &[4]);
+    let relay = desk.start();
+    desk.until("the key flows again", |_| rows(&server) == "1=5 3=1").await;
+    relay.stop().await;
+    assert_eq!(desk.text("SELECT error_code || ' ' || seq FROM litepost_dead"), "23514 2");
+    desk.verify();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_dropped_and_a_server_killed_apply_nothing_twice() {
+    const ROWS: i64 = 300;
+    let mut server = Postgres::start();
+    stock(&server);
+    let mut desk = Desk::new();
+    config(&desk, &server, "batch_size = 7");
+    for n in 0..ROWS {
+        desk.statement(&(n % 5).to_string(), "INSERT INTO stock VALUES (?, 1)", &[n]);
+        desk.statement(&(n % 5).to_string(), "UPDATE stock SET n = n + 1 WHERE id = ?", &[n]);
+    }
+    for round in 0..8_u64 {
+        let relay = desk.start();
+        tokio::time::sleep(Duration::from_millis(40 + 11 * round)).await;
+        if round % 3 == 1 {
+            server.kill();
+            server.start_again();
+        }
+        relay.kill().await;
+        desk.outbox.execute_batch("UPDATE litepost_cursor SET owner = NULL").unwrap();
+    }
+    desk.drain_everything().await;
+    let expected: Vec<String> = (0..ROWS).map(|n| format!("{n}=2")).collect();
+    assert_eq!(rows(&server), expected.join(" "));
+    desk.verify();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_arrive_without_loss_or_are_rejected_with_the_reason() {
+    let server = Postgres::start();
+    server.psql("CREATE TABLE stock (id bigint, f float8, t text, b bytea, d numeric, u uuid, j jsonb, w timestamptz, y boolean)");
+    let mut desk = Desk::new();
+    config(&desk, &server, "");
+    let values = vec![
+        Value::Integer(i64::MIN),
+        Value::Real(f64::INFINITY),
+        Value::Text("it's \u{20AC}".into()),
+        Value::Blob(vec![0, 255]),
+        Value::Decimal("12.30".into()),
+        Value::Uuid("01890000-0000-7000-8000-000000000000".into()),
+        Value::Json("{\"a\": [1]}".into()),
+        Value::Timestamp("2026-11-30T04:05:06.789Z".into()),
+        Value::Bool(true),
+    ];
+    desk.values("INSERT INTO stock VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values);
+    desk.drain_everything().await;
+    let row = server.psql("SELECT id, f, t, encode(b, 'hex'), d, u, j, extract(epoch from w), y FROM stock");
+    assert_eq!(
+        row.trim(),
+        "-9223372036854775808|Infinity|it's \u{20AC}|00ff|12.30|01890000-0000-7000-8000-000000000000|{\"a\": [1]}|1796011506.789000|t"
+    );
+    desk.values("INSERT INTO stock (t) VALUES (?)", vec![Value::Text("a\0b".into())]);
+    let report = desk.drain().await;
+    assert!(matches!(only(&report), Drained::Everything | Drained::Blocked { .. }), "{report:?}");
+    assert_eq!(server.psql("SELECT count(*) FROM stock").trim(), "1", "PostgreSQL has no NUL in text");
+}
