@@ -184,9 +184,11 @@ impl StoreError {
             Self::ForeignObject { .. } => "rename that object, or give litepost a database file of its own",
             Self::SchemaDamaged { .. } => "restore it from `litepost schema`, or restore a backup",
             Self::BadState { .. } => "restore a backup; litepost's state tables are written by litepost only",
-            Self::LaneCount { .. } => "set lanes back; changing it takes an empty backlog and `litepost lanes`",
+            Self::LaneCount { .. } => "set `lanes` back to the number in the file; this version cannot change it",
             Self::UnknownLane { .. } => "start the relay once with this destination, which registers it",
-            Self::EventMissing { .. } => "events were deleted around the guards; see `litepost verify`",
+            Self::EventMissing { .. } => {
+                "events were deleted around the guards; `litepost::verify` in a program lists what is missing"
+            }
             Self::CursorBack { .. } => "this is a defect of litepost; nothing was written; please report it",
             Self::BadSetting { .. } => "correct the setting",
             Self::Busy { .. } => "another program holds a transaction open for long; end it, or raise busy_timeout",
