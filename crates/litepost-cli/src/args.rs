@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Tail(commands::tail::Tail),
     /// Look at the events that could not be delivered
     Dead(commands::dead::Dead),
+    /// Make a consumer idempotent: the inbox of a PostgreSQL, MySQL or SQLite database
+    Inbox(commands::inbox::Inbox),
     /// Check the configuration, offline
     Check(commands::check::Check),
     /// Write a configuration to start from

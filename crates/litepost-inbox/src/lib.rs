@@ -25,8 +25,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The same call takes a `&tokio_postgres::Transaction` and is then awaited. Each driver is a feature:
-//! `tokio-postgres`, `rusqlite`.
+//! The same call takes a `&tokio_postgres::Transaction` or a `&mut mysql_async::Transaction` and is then
+//! awaited. Each driver is a feature: `tokio-postgres`, `mysql`, `rusqlite`.
+//!
+//! A connection that is in no transaction is not accepted:
+//!
+//! ```compile_fail,E0277
+//! # fn nothing(connection: &rusqlite::Connection) {
+//! let inbox = litepost_inbox::Inbox::new("inbox").unwrap();
+//! let scope = litepost_inbox::Scope::new("orders.ship.v1").unwrap();
+//! let id = litepost_inbox::MessageId::new("42").unwrap();
+//! let claim = inbox.claim(connection, &scope, &id);
+//! # }
+//! ```
+//!
+//! What the claim promises on each database, and where they differ, is in `docs/inbox.md`.
 
 mod claim;
 mod cleaner;

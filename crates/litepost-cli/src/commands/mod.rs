@@ -6,6 +6,7 @@ pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod demo_app;
 pub(crate) mod enqueue;
+pub(crate) mod inbox;
 pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod migrate;
@@ -27,6 +28,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Status(command) => status::run(&command),
         Command::Tail(command) => tail::run(&command),
         Command::Dead(command) => dead::run(&command),
+        Command::Inbox(command) => inbox::run(&command),
         Command::Check(command) => check::run(&command),
         Command::Init(command) => init::run(&command),
         Command::Demo(command) => demo::run(&command),

@@ -6,6 +6,7 @@ mod broken_configs;
 mod enqueue;
 mod generated;
 mod hostile;
+mod inbox;
 mod init;
 mod migrate;
 mod run;

@@ -14,6 +14,7 @@ fn help_has_examples_and_exit_codes_for_every_command() {
         "status",
         "tail",
         "dead",
+        "inbox",
         "check",
         "init",
         "demo",

@@ -65,7 +65,7 @@ pub struct Sql {
     /// latest date among them): (low, cutoff, [`Filter`]'s scopes, limit). On MySQL it selects and locks
     /// (scope, id, date) instead; [`Sql::delete`] follows.
     pub doomed: FilteredSql,
-    /// MySQL only: deletes the markers of one scope by their ids, (scope, ids…).
+    /// MySQL only: deletes markers by their keys, (a JSON array of `[scope, id]`, each in hexadecimal).
     pub delete: String,
     /// Counts markers dated before (cutoff, [`Filter`]'s scopes).
     pub count_before: FilteredSql,

@@ -55,7 +55,12 @@ pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
             3,
             D,
         ),
-        delete: format!("DELETE FROM {name} WHERE scope = ? AND message_id IN "),
+        // A join from the list to the table, in that order, looks up each marker by its key and touches no other
+        // row. `message_id IN (…)` may be answered by a scan, which waits for rows that others hold.
+        delete: format!(
+            "DELETE marker FROM JSON_TABLE(?, '$[*]' COLUMNS (scope VARCHAR(2040) PATH '$[0]', id VARCHAR(2040) PATH '$[1]')) AS doomed \
+             STRAIGHT_JOIN {name} AS marker ON marker.scope = UNHEX(doomed.scope) AND marker.message_id = UNHEX(doomed.id)"
+        ),
         count_before: FilteredSql::new(format!("SELECT COUNT(*) FROM {name} WHERE processed_at < {MOMENT}"), "", 2, D),
         scope_totals: format!("{totals} WHERE scope = ?"),
         totals,

@@ -35,7 +35,7 @@ pub use reference::reference;
 pub use resolve::{App, Destination, Outbox, OutboxFile, Table};
 pub use schema::json_schema;
 pub use spec::table_name;
-pub use values::InjectOutboxSeq;
+pub use values::{InjectOutboxSeq, parse_duration};
 pub use variables::Variables;
 pub use words::{Dedupe, Start};
 

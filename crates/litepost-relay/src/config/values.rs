@@ -155,8 +155,8 @@ fn seconds_to_ms(seconds: f64) -> Option<i64> {
     (ms.is_finite() && ms.abs() < 9e15).then_some(ms as i64)
 }
 
-/// Reads `"1h30m"`, `"250ms"`, `"1.5s"`, `"2"` (seconds).
-pub(crate) fn parse_duration(text: &str) -> Option<i64> {
+/// Reads `"1h30m"`, `"250ms"`, `"1.5s"`, `"2"` (seconds) as milliseconds; `None` when it is none of these.
+pub fn parse_duration(text: &str) -> Option<i64> {
     let mut rest = text.trim();
     if let Ok(seconds) = rest.parse::<f64>() {
         return seconds_to_ms(seconds);
