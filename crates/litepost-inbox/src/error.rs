@@ -205,7 +205,9 @@ impl InboxError {
             Self::PayloadMismatch { .. } => {
                 "do not acknowledge; dead-letter the message and find the producer that reuses ids"
             }
-            Self::NotEnabled { .. } => "build the inbox with that option and add its column: see `Inbox::schema`",
+            Self::NotEnabled { .. } => {
+                "build the inbox with that option and add its column: see `litepost inbox schema`"
+            }
             Self::NotClaimed { .. } => "claim the message in the same transaction first",
             Self::Contended { .. } => "roll back and run the transaction again",
             Self::RetentionTooShort { .. } => {
@@ -218,7 +220,7 @@ impl InboxError {
             }
             Self::Database { .. } if self.is_retryable() => "roll back and run the whole transaction again",
             Self::Database { sqlstate: Some(state), .. } if state == "42P01" || state == "42S02" => {
-                "create the table: see `Inbox::schema`"
+                "create the table: see `litepost inbox schema`"
             }
             Self::Database { .. } => "nothing was claimed; roll back and look at the database's message",
         }

@@ -65,7 +65,8 @@ fn sqlite_from_claim_to_cleaning() {
 fn postgres_from_claim_to_cleaning() {
     let (place, server) = (Place::new(), Postgres::start());
     let ddl = place.good(&["inbox", "schema", "--dialect", "postgres"]);
-    let done = Command::new("psql").args([server.url().as_str(), "-v", "ON_ERROR_STOP=1", "-c", &ddl]).output().unwrap();
+    let done =
+        Command::new("psql").args([server.url().as_str(), "-v", "ON_ERROR_STOP=1", "-c", &ddl]).output().unwrap();
     assert!(done.status.success(), "{done:?}");
     whole_life(&place, &server.url());
 }
@@ -86,7 +87,9 @@ fn what_is_wrong_is_told_and_no_password_with_it() {
     let stderr = place.bad(1, &[&clean[..], &["1d"]].concat());
     assert!(stderr.contains("is below the redelivery horizon"), "{stderr}");
     assert!(place.bad(1, &[&clean[..], &["1x"]].concat()).contains("30d, 12h"));
-    for url in ["oracle://app:hunter2@db/x", "postgres://app:hunter2@127.0.0.1:1/x", "mysql://app:hunter2@127.0.0.1:1/x"] {
+    for url in
+        ["oracle://app:hunter2@db/x", "postgres://app:hunter2@127.0.0.1:1/x", "mysql://app:hunter2@127.0.0.1:1/x"]
+    {
         let answer = place.litepost(&["inbox", "status", "--url", url]);
         assert_ne!(answer.code, 0);
         assert!(!answer.stderr.contains("hunter2") && answer.stderr.contains("hint:"), "{}", answer.stderr);
@@ -94,5 +97,7 @@ fn what_is_wrong_is_told_and_no_password_with_it() {
     assert!(place.bad(1, &["inbox", "status", "--url", "sqlite:none.db"]).contains("there is no such file"));
     let missing = place.litepost(&["inbox", "status", "--url", &url, "--table", "other"]);
     assert!(missing.code == 2 && missing.stderr.contains("no such table"), "{missing:?}");
-    assert!(place.bad(1, &["inbox", "claim", "--url", &url, "--scope", "", "--id", "1"]).contains("the scope is empty"));
+    assert!(
+        place.bad(1, &["inbox", "claim", "--url", &url, "--scope", "", "--id", "1"]).contains("the scope is empty")
+    );
 }

@@ -159,7 +159,7 @@ async fn a_missing_table_says_what_to_do() {
     let tx = client.transaction().await.unwrap();
     let error = inbox.claim(&tx, &scope(), &id("m")).await.unwrap_err();
     assert_eq!(error.sqlstate(), Some("42P01"));
-    assert!(error.hint().contains("Inbox::schema"));
+    assert!(error.hint().contains("litepost inbox schema"));
     let error = inbox.claim(&tx, &scope(), &id("m")).await.unwrap_err();
     assert_eq!(error.sqlstate(), Some("25P02"), "an aborted transaction must not look like a duplicate");
 }
