@@ -1,3 +1,5 @@
 //! Test servers, conformance suites and fault injection for litepost (never linked in production).
 
+mod clock;
+pub mod hrana;
 pub mod servers;

@@ -6,6 +6,7 @@
 //! (`lexer.rs`). Invariant: outside bind parameters and a trailing `;` no character of a statement is changed, and
 //! text inside a literal, a quoted name or a comment is never taken for anything else.
 
+mod grammar;
 mod insert;
 mod lexer;
 mod rules;
@@ -14,6 +15,7 @@ mod translate;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use grammar::parses;
 pub use insert::InsertShape;
 pub use translate::{Arguments, Translated, translate};
 

@@ -6,11 +6,11 @@
 mod blackhole;
 mod encode;
 mod file;
+mod hrana;
 mod http;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod settings;
-#[cfg(feature = "postgres")]
 mod sql;
 mod sqlite;
 mod stdout;
@@ -27,6 +27,8 @@ pub fn registry() -> &'static [SinkType] {
         sqlite::TYPE,
         #[cfg(feature = "postgres")]
         postgres::TYPE,
+        hrana::LIBSQL,
+        hrana::TURSO,
         blackhole::TYPE,
     ];
     TYPES

@@ -4,6 +4,7 @@
 
 mod desk;
 mod failures;
+mod hrana;
 mod journey;
 mod leases;
 #[cfg(feature = "postgres")]

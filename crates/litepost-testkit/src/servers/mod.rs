@@ -9,11 +9,13 @@ mod mariadb;
 mod nats;
 mod postgres;
 mod redis;
+mod turso;
 
 pub use mariadb::MariaDb;
 pub use nats::Nats;
 pub use postgres::Postgres;
 pub use redis::Redis;
+pub use turso::Turso;
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

@@ -99,7 +99,7 @@ pub(super) fn failed(endpoint: &Endpoint, e: reqwest::Error) -> Unavailable {
 }
 
 /// `Retry-After` in seconds or as an HTTP date, as milliseconds from now.
-fn retry_after(value: &str) -> Option<i64> {
+pub(in crate::sinks) fn retry_after(value: &str) -> Option<i64> {
     let value = value.trim();
     let ms = match value.parse::<i64>() {
         Ok(seconds) => seconds.saturating_mul(1_000),

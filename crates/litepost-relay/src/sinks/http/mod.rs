@@ -6,6 +6,8 @@
 mod answer;
 mod request;
 
+pub(super) use answer::retry_after;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

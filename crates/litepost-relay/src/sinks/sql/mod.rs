@@ -1,6 +1,6 @@
 //! What the SQL destinations behind a network share: settings, statement planning, the ledger, and delivery.
 //!
-//! Called by the `postgres` sink, which brings a [`session::Session`]: one connection that
+//! Called by the `postgres` and `hrana` sinks, which bring a [`session::Session`]: one connection that
 //! can run a list of statements and ledger writes in one transaction. Invariant: whatever a session is asked to apply
 //! commits whole, together with the ledger, or not at all.
 

@@ -1,0 +1,129 @@
+//! `libsql` (also called `turso`): executes statement events in a libSQL or Turso database over Hrana, each exactly
+//! once.
+//!
+//! A delivery is one request: BEGIN, each statement on the success of the one before, the ledger's row, COMMIT, and
+//! ROLLBACK when that did not succeed. A request whose answer is lost is found in the ledger or is not there at all.
+
+mod address;
+mod client;
+mod errors;
+mod session;
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use litepost_core::{Unavailable, UnavailableKind};
+use reqwest::Url;
+use reqwest::header::HeaderValue;
+use serde::Deserialize;
+
+use super::settings;
+use super::sql::{self, Dedupe, Options};
+use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
+
+pub(super) const LIBSQL: SinkType = SinkType {
+    name: "libsql",
+    summary: "executes statement events in libSQL or Turso, over HTTP",
+    acknowledged: "the server has answered that the statement and its ledger row are committed",
+    duplicates: "none: the ledger commits with the statements (`dedupe = \"none\"`: a crash repeats the last moments)",
+    statements: true,
+    connection_schema: || schemars::schema_for!(Connection),
+    build,
+};
+
+pub(super) const TURSO: SinkType = SinkType { name: "turso", summary: "the same as libsql", ..LIBSQL };
+
+/// `[app.N.db.D.connection]` of a libsql destination.
+#[derive(Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Connection {
+    /// `libsql://name-org.turso.io`, `https://…` or `http://…` (a server without TLS; also `libsql://…?tls=0`).
+    url: String,
+    /// The token of the database; it never appears in a message.
+    #[serde(default)]
+    auth_token: Option<String>,
+    /// Longest time to connect, milliseconds.
+    #[serde(default = "ten_seconds")]
+    connect_timeout_ms: u64,
+    /// Longest time for one batch, its commit included, milliseconds.
+    #[serde(default = "thirty_seconds")]
+    batch_timeout_ms: u64,
+}
+
+fn ten_seconds() -> u64 {
+    10_000
+}
+
+fn thirty_seconds() -> u64 {
+    30_000
+}
+
+/// The checked settings.
+struct Endpoint {
+    base: Url,
+    /// The address as people may see it.
+    shown: String,
+    token: Option<HeaderValue>,
+    secrets: Vec<String>,
+    connect_timeout: Duration,
+    batch_timeout: Duration,
+}
+
+struct Factory {
+    endpoint: Endpoint,
+    options: Options,
+}
+
+fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
+    let connection: Connection = settings::connection(settings)?;
+    let options = Options::read(settings)?;
+    let address = address::parse(&connection.url)?;
+    if address.token.is_some() && connection.auth_token.is_some() {
+        return Err(SinkConfigError::new("connection.auth_token", "is given in the url as well; keep one of them"));
+    }
+    let secret = connection.auth_token.or(address.token).filter(|token| !token.is_empty());
+    let token = match &secret {
+        Some(secret) => {
+            // The value is a secret: not repeated here.
+            let mut token = HeaderValue::from_str(&format!("Bearer {secret}")).map_err(|_| {
+                SinkConfigError::new("connection.auth_token", "has a line break or another character that no token has")
+            })?;
+            token.set_sensitive(true);
+            Some(token)
+        }
+        None => None,
+    };
+    Ok(Arc::new(Factory {
+        endpoint: Endpoint {
+            shown: address.base.as_str().trim_end_matches('/').to_owned(),
+            base: address.base,
+            token,
+            secrets: secret.into_iter().collect(),
+            connect_timeout: sql::deadline("connection.connect_timeout_ms", connection.connect_timeout_ms)?,
+            batch_timeout: sql::deadline("connection.batch_timeout_ms", connection.batch_timeout_ms)?,
+        },
+        options,
+    }))
+}
+
+impl SinkFactory for Factory {
+    fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
+        Box::pin(async move {
+            let endpoint = &self.endpoint;
+            let connecting = client::Client::connect(endpoint);
+            let Ok(client) = tokio::time::timeout(endpoint.connect_timeout, connecting).await else {
+                let ms = endpoint.connect_timeout.as_millis();
+                let message = format!("{}: no answer within {ms} ms", endpoint.shown);
+                return Err(Unavailable::new(UnavailableKind::Timeout, message));
+            };
+            let session = session::HranaSession::new(client?);
+            sql::open(session, context, &self.options, endpoint.batch_timeout).await
+        })
+    }
+
+    fn needs_watermark(&self) -> bool {
+        self.options.dedupe == Dedupe::Ledger
+    }
+}
