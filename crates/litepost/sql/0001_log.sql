@@ -26,7 +26,9 @@ CREATE TABLE litepost_outbox (
   -- Milliseconds since the Unix epoch, UTC, like every time in these tables.
   created_at    INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)),
   deliver_after INTEGER,
-  expires_at    INTEGER
+  expires_at    INTEGER,
+  -- A replayed dead letter is for the one destination that did not get it: app.name. All others pass it by.
+  only_for      TEXT
 ) STRICT;
 
 -- Only rows that use these columns pay for them. Deliberately not UNIQUE: INSERT OR REPLACE would delete the
@@ -58,7 +60,12 @@ CREATE TABLE litepost_cursor (
   dead        INTEGER NOT NULL DEFAULT 0,
   expired     INTEGER NOT NULL DEFAULT 0,
   skipped     INTEGER NOT NULL DEFAULT 0,
-  unrouted    INTEGER NOT NULL DEFAULT 0,      -- other topics, other lanes
+  unrouted    INTEGER NOT NULL DEFAULT 0,      -- other topics, other lanes, holes that an operator accepted
+  -- What the books are balanced by: (acked - start_after) + ranges above + adjusted = counters + waiting, and
+  -- dead + expired + skipped = dead letters that are there + purged. Moved by rewinding and changing lanes; by purging
+  -- dead letters and putting them back into their line.
+  adjusted    INTEGER NOT NULL DEFAULT 0,
+  purged      INTEGER NOT NULL DEFAULT 0,
   updated_at  INTEGER NOT NULL,
   -- The lease. `token` grows by one at each takeover; every write names the token it was granted. `beat` grows
   -- with each renewal: a lease is dead when an observer has seen no beat for `lease_ms` of its own clock.
@@ -68,6 +75,11 @@ CREATE TABLE litepost_cursor (
   beat        INTEGER NOT NULL DEFAULT 0,
   lease_ms    INTEGER NOT NULL DEFAULT 0,
   renewed_at  INTEGER,                         -- for people; never compared with a clock
+  -- Whether the destination keeps a ledger of its own, and whether this row says all that became of the lane's events:
+  -- 1 when a lane was given back with nothing in flight and no answer outstanding, 0 while it is held.
+  ledger      INTEGER NOT NULL DEFAULT 0,
+  clean       INTEGER NOT NULL DEFAULT 1,
+  generation  INTEGER NOT NULL DEFAULT 0,      -- of the ledger: grows when its rows no longer fit the lanes
   -- What the destination looks like from the relay: closed, open, half_open, stalled; and why.
   state       TEXT NOT NULL DEFAULT 'closed',
   state_error TEXT,
@@ -106,6 +118,8 @@ CREATE TABLE litepost_dead (
   error         TEXT,
   dead_at       INTEGER NOT NULL,
   replayed_at   INTEGER,
+  replayed_as   INTEGER,                       -- seq of the replay; the same seq when put back into its line
+  discarded_at  INTEGER,
   seq           INTEGER NOT NULL,
   id            TEXT NOT NULL,
   topic         TEXT NOT NULL,
@@ -129,7 +143,47 @@ CREATE TABLE litepost_audit (
   actor       TEXT NOT NULL,
   action      TEXT NOT NULL,
   destination TEXT,
+  reason      TEXT,
   detail      TEXT NOT NULL                    -- JSON
+) STRICT;
+
+-- Lanes an operator asks for: a relay that sees its lane here settles what is in flight and gives the lane back, and
+-- takes it up again when the row is gone. A row is dead when an observer has seen it for `patience_ms` of its own clock.
+CREATE TABLE litepost_wanted (
+  destination TEXT NOT NULL,
+  lane        INTEGER NOT NULL,
+  nonce       TEXT NOT NULL,
+  holder      TEXT NOT NULL,                   -- where the operator's process runs: JSON with host, pid, boot
+  patience_ms INTEGER NOT NULL,
+  PRIMARY KEY (destination, lane)
+) STRICT, WITHOUT ROWID;
+
+-- Events an operator takes out of their line: settled as skipped, with a copy among the dead letters, when they are
+-- next. The row goes then.
+CREATE TABLE litepost_skip (
+  destination TEXT NOT NULL,
+  seq         INTEGER NOT NULL,
+  PRIMARY KEY (destination, seq)
+) STRICT, WITHOUT ROWID;
+
+-- What waits until an operator resumes it.
+CREATE TABLE litepost_pause (
+  destination TEXT NOT NULL,
+  kind        TEXT NOT NULL,                   -- destination, topic, key
+  name        TEXT NOT NULL,                   -- empty for a destination
+  paused_at   INTEGER NOT NULL,
+  actor       TEXT NOT NULL,
+  reason      TEXT,
+  PRIMARY KEY (destination, kind, name)
+) STRICT, WITHOUT ROWID;
+
+-- Losses an operator has accepted: positions that are missing from the log, and that delivery goes on behind.
+CREATE TABLE litepost_hole (
+  first_seq   INTEGER PRIMARY KEY,
+  last_seq    INTEGER NOT NULL,
+  accepted_at INTEGER NOT NULL,
+  actor       TEXT NOT NULL,
+  reason      TEXT
 ) STRICT;
 
 -- The guard of INSERT. Written as a trigger and not as CHECK and NOT NULL, since INSERT OR IGNORE steps over those
@@ -159,7 +213,8 @@ BEGIN
       THEN RAISE(ABORT, 'litepost: headers must be a JSON object')
     WHEN NEW.version IS NOT NULL AND (NEW.key IS NULL OR NEW.version < 1)
       THEN RAISE(ABORT, 'litepost: a version needs a key and starts at 1')
-    WHEN NEW.version IS NOT NULL AND EXISTS (SELECT 1 FROM litepost_outbox
+    -- A replay is the same version of the same event again.
+    WHEN NEW.version IS NOT NULL AND NEW.only_for IS NULL AND EXISTS (SELECT 1 FROM litepost_outbox
            WHERE topic = NEW.topic AND key = NEW.key AND version = NEW.version AND version IS NOT NULL)
       THEN RAISE(ABORT, 'litepost: this version of this key exists already; read the aggregate again and retry')
     -- A duplicate adds nothing, raises nothing, leaves no gap.

@@ -164,7 +164,8 @@ fn holes(snapshot: &Transaction<'_>) -> Result<Vec<Problem>, StoreError> {
         .prepare(
             "SELECT before + 1, seq - 1 FROM \
              (SELECT seq, lag(seq) OVER (ORDER BY seq) AS before FROM main.litepost_outbox) \
-             WHERE seq <> before + 1 LIMIT ?1",
+             WHERE seq <> before + 1 AND NOT EXISTS (SELECT 1 FROM main.litepost_hole h \
+               WHERE h.first_seq <= before + 1 AND h.last_seq >= seq - 1) LIMIT ?1",
         )
         .doing(DOING)?;
     let rows = statement
@@ -182,7 +183,8 @@ fn lanes(
 ) -> Result<usize, StoreError> {
     let mut statement = snapshot
         .prepare(
-            "SELECT destination, lane, start_after, acked, acked_above, delivered + dead + expired + skipped + unrouted, \
+            "SELECT destination, lane, start_after - adjusted, acked, acked_above, \
+               delivered + dead + expired + skipped + unrouted, \
                (SELECT coalesce(sum(waiting), 0) FROM main.litepost_blocked b \
                   WHERE b.destination = c.destination AND b.lane = c.lane), \
                (SELECT min(first_seq) FROM main.litepost_blocked b \
@@ -247,7 +249,7 @@ fn dead_letters(snapshot: &Transaction<'_>, problems: &mut Vec<Problem>) -> Resu
     let mut statement = snapshot
         .prepare(
             "SELECT destination, sum(counted), sum(found) FROM ( \
-               SELECT destination, dead + expired + skipped AS counted, 0 AS found FROM main.litepost_cursor \
+               SELECT destination, dead + expired + skipped - purged AS counted, 0 AS found FROM main.litepost_cursor \
                UNION ALL SELECT destination, 0, 1 FROM main.litepost_dead) \
              GROUP BY destination HAVING sum(counted) <> sum(found) ORDER BY destination",
         )

@@ -42,6 +42,7 @@ _OBJECTS = (
     "litepost_cursor",
     "litepost_dead",
     "litepost_dead_by_destination",
+    "litepost_hole",
     "litepost_meta",
     "litepost_outbox",
     "litepost_outbox_dedup",
@@ -50,7 +51,10 @@ _OBJECTS = (
     "litepost_outbox_position",
     "litepost_outbox_update",
     "litepost_outbox_version",
+    "litepost_pause",
     "litepost_schema",
+    "litepost_skip",
+    "litepost_wanted",
 )
 
 _SQLITE_MIN = (3, 37, 0)

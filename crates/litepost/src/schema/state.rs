@@ -39,13 +39,14 @@ pub struct Migrated {
 }
 
 /// Every object of the current schema but the indexes SQLite makes by itself.
-const OBJECTS: [&str; 15] = [
+const OBJECTS: [&str; 19] = [
     "litepost_audit",
     "litepost_blocked",
     "litepost_blocked_by_first",
     "litepost_cursor",
     "litepost_dead",
     "litepost_dead_by_destination",
+    "litepost_hole",
     "litepost_meta",
     "litepost_outbox",
     "litepost_outbox_dedup",
@@ -54,7 +55,10 @@ const OBJECTS: [&str; 15] = [
     "litepost_outbox_position",
     "litepost_outbox_update",
     "litepost_outbox_version",
+    "litepost_pause",
     "litepost_schema",
+    "litepost_skip",
+    "litepost_wanted",
 ];
 
 /// The schema version of the file.
