@@ -39,10 +39,22 @@ pub(crate) enum Command {
     Status(commands::status::Status),
     /// Show the events in the log
     Tail(commands::tail::Tail),
-    /// Look at the events that could not be delivered
+    /// Look at the events that could not be delivered; replay, edit, discard, export them
     Dead(commands::dead::Dead),
     /// Make a consumer idempotent: the inbox of a PostgreSQL, MySQL or SQLite database
     Inbox(commands::inbox::Inbox),
+    /// Stop delivering to a destination, or a topic or key of it
+    Pause(commands::pause::Pause),
+    /// Deliver again what was paused, or is held behind a dead letter
+    Resume(commands::pause::Resume),
+    /// Wait until what is there now is delivered
+    Drain(commands::drain::Drain),
+    /// Take events out of their line; they become dead letters
+    Skip(commands::skip::Skip),
+    /// Move a destination's cursor back
+    Rewind(commands::rewind::Rewind),
+    /// Show who did what to delivery, and why
+    Audit(commands::audit::Audit),
     /// Check the configuration, offline
     Check(commands::check::Check),
     /// Write a configuration to start from

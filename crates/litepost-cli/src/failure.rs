@@ -81,6 +81,9 @@ impl From<StoreError> for Failure {
             | StoreError::ForeignObject { .. }
             | StoreError::LaneCount { .. }
             | StoreError::UnknownLane { .. }
+            | StoreError::UnknownDestination { .. }
+            | StoreError::LaneHeld { .. }
+            | StoreError::Refused { .. }
             | StoreError::BadSetting { .. }
             | StoreError::ReadOnly { .. } => Self::User { message, hint },
             _ => Self::Unexpected { message, hint },

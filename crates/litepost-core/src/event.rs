@@ -65,6 +65,8 @@ pub struct Event {
     pub deliver_after: Option<Millis>,
     /// Not after this time: past it the event is a dead letter with that reason.
     pub expires_at: Option<Millis>,
+    /// The one destination it is for: a replayed dead letter. All others pass it by.
+    pub only_for: Option<Box<str>>,
     /// What is wrong with the row itself (a topic that is no UTF-8, say). Such an event can be delivered
     /// nowhere; it goes to the dead letters with this text, its row untouched.
     pub defect: Option<Box<str>>,
@@ -87,6 +89,7 @@ impl Event {
             created_at: Millis(0),
             deliver_after: None,
             expires_at: None,
+            only_for: None,
             defect: None,
         }
     }

@@ -28,6 +28,10 @@ pub struct DeadSummary {
     pub dead_at: Millis,
     /// When it was replayed, if it was.
     pub replayed_at: Option<Millis>,
+    /// Where its replay stands in the log; the same position when it was put back into its line.
+    pub replayed_as: Option<Seq>,
+    /// When an operator marked it as done with, if so.
+    pub discarded_at: Option<Millis>,
     /// Its position in the log.
     pub seq: Seq,
     /// The event's id.
@@ -58,39 +62,123 @@ pub struct DeadEvent {
     pub created_at: Millis,
 }
 
-/// The dead letters of `destination` (of all when `None`) behind `after`, at most `limit`, oldest first.
-pub fn list(
-    connection: &Connection,
-    destination: Option<&str>,
-    after: i64,
-    limit: u32,
-) -> Result<Vec<DeadSummary>, StoreError> {
-    let mut statement = connection
-        .prepare_cached(
-            "SELECT dead_id, destination, reason, attempts, error_code, error, dead_at, replayed_at, seq, id, topic, key, type \
-             FROM main.litepost_dead WHERE dead_id > ?1 AND (?2 IS NULL OR destination = ?2) ORDER BY dead_id LIMIT ?3",
+/// Which dead letters are meant: all that hold to everything given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadFilter {
+    /// These numbers; empty for any.
+    pub ids: Vec<i64>,
+    /// Of this destination.
+    pub destination: Option<String>,
+    /// Of this topic.
+    pub topic: Option<String>,
+    /// With this key.
+    pub key: Option<String>,
+    /// Of this type.
+    pub kind: Option<String>,
+    /// For this reason, see [`litepost_core::DeadReason`].
+    pub reason: Option<String>,
+    /// With this code from the destination.
+    pub error_code: Option<String>,
+    /// Dead since this time, inclusive.
+    pub dead_since: Option<Millis>,
+    /// Dead before this time.
+    pub dead_until: Option<Millis>,
+    /// Whether they have been replayed or discarded; `None` for both.
+    pub done: Option<bool>,
+    /// Only numbers above this one, for a list in pages.
+    pub after: i64,
+    /// At most so many.
+    pub limit: u32,
+    /// In the order of the log instead of their numbers.
+    pub in_log_order: bool,
+}
+
+impl Default for DeadFilter {
+    fn default() -> Self {
+        Self {
+            ids: Vec::new(),
+            destination: None,
+            topic: None,
+            key: None,
+            kind: None,
+            reason: None,
+            error_code: None,
+            dead_since: None,
+            dead_until: None,
+            done: None,
+            after: 0,
+            limit: u32::MAX,
+            in_log_order: false,
+        }
+    }
+}
+
+/// The columns of a summary, as [`summary`] reads them.
+macro_rules! select_summaries {
+    ($rest:literal) => {
+        concat!(
+            "SELECT dead_id, destination, reason, attempts, error_code, error, dead_at, replayed_at, replayed_as, \
+             discarded_at, seq, id, topic, key, type",
+            $rest
         )
-        .doing(DOING)?;
-    statement.query_map(params![after, destination, limit], summary).and_then(Iterator::collect).doing(DOING)
+    };
+}
+
+macro_rules! list_ordered_by {
+    ($order:literal) => {
+        concat!(
+            select_summaries!(
+                " FROM main.litepost_dead WHERE dead_id > ?1 AND (?2 IS NULL OR destination = ?2) \
+                 AND (?3 IS NULL OR topic = ?3) AND (?4 IS NULL OR key = ?4) AND (?5 IS NULL OR type = ?5) \
+                 AND (?6 IS NULL OR reason = ?6) AND (?7 IS NULL OR error_code = ?7) \
+                 AND (?8 IS NULL OR dead_at >= ?8) AND (?9 IS NULL OR dead_at < ?9) \
+                 AND (?10 IS NULL OR (replayed_at IS NOT NULL OR discarded_at IS NOT NULL) = ?10) \
+                 AND (?11 = '[]' OR dead_id IN (SELECT value FROM json_each(?11))) ORDER BY "
+            ),
+            $order,
+            " LIMIT ?12"
+        )
+    };
+}
+
+/// The dead letters that `filter` names.
+pub fn list(connection: &Connection, filter: &DeadFilter) -> Result<Vec<DeadSummary>, StoreError> {
+    let ids = serde_json::Value::from(filter.ids.clone()).to_string();
+    let sql = if filter.in_log_order { list_ordered_by!("seq, dead_id") } else { list_ordered_by!("dead_id") };
+    let mut statement = connection.prepare_cached(sql).doing(DOING)?;
+    let values = params![
+        filter.after,
+        filter.destination,
+        filter.topic,
+        filter.key,
+        filter.kind,
+        filter.reason,
+        filter.error_code,
+        filter.dead_since.map(|at| at.0),
+        filter.dead_until.map(|at| at.0),
+        filter.done,
+        ids,
+        filter.limit,
+    ];
+    statement.query_map(values, summary).and_then(Iterator::collect).doing(DOING)
 }
 
 /// One dead letter, whole; `None` when there is no such.
 pub fn show(connection: &Connection, dead_id: i64) -> Result<Option<DeadEvent>, StoreError> {
     connection
-        .prepare_cached(
-            "SELECT dead_id, destination, reason, attempts, error_code, error, dead_at, replayed_at, seq, id, topic, key, type, \
-             payload, headers, version, source, created_at FROM main.litepost_dead WHERE dead_id = ?1",
-        )
+        .prepare_cached(select_summaries!(
+            ", payload, headers, version, source, created_at FROM main.litepost_dead WHERE dead_id = ?1"
+        ))
         .and_then(|mut statement| {
             statement
                 .query_row([dead_id], |row| {
                     Ok(DeadEvent {
                         summary: summary(row)?,
-                        payload: row.get(13)?,
-                        headers: row.get(14)?,
-                        version: row.get(15)?,
-                        source: row.get(16)?,
-                        created_at: Millis(row.get(17)?),
+                        payload: row.get(15)?,
+                        headers: row.get(16)?,
+                        version: row.get(17)?,
+                        source: row.get(18)?,
+                        created_at: Millis(row.get(19)?),
                     })
                 })
                 .optional()
@@ -108,10 +196,12 @@ fn summary(row: &Row<'_>) -> rusqlite::Result<DeadSummary> {
         error: row.get(5)?,
         dead_at: Millis(row.get(6)?),
         replayed_at: row.get::<_, Option<i64>>(7)?.map(Millis),
-        seq: Seq(row.get(8)?),
-        id: row.get(9)?,
-        topic: row.get(10)?,
-        key: row.get(11)?,
-        kind: row.get(12)?,
+        replayed_as: row.get::<_, Option<i64>>(8)?.map(Seq),
+        discarded_at: row.get::<_, Option<i64>>(9)?.map(Millis),
+        seq: Seq(row.get(10)?),
+        id: row.get(11)?,
+        topic: row.get(12)?,
+        key: row.get(13)?,
+        kind: row.get(14)?,
     })
 }

@@ -96,6 +96,30 @@ pub enum StoreError {
         /// The lane.
         lane: u32,
     },
+    /// A destination that no relay has registered.
+    #[error("this file knows no destination {destination}")]
+    UnknownDestination {
+        /// The destination.
+        destination: String,
+    },
+    /// A relay did not hand over a lane in time.
+    #[error("lane {lane} of {destination} is held by {by}, which does not hand it over")]
+    LaneHeld {
+        /// The destination.
+        destination: String,
+        /// The lane.
+        lane: u32,
+        /// Who has it.
+        by: String,
+    },
+    /// What an operator asked for cannot be done.
+    #[error("{message}")]
+    Refused {
+        /// What stands in the way.
+        message: String,
+        /// What to do instead.
+        way_out: &'static str,
+    },
     /// An event that is needed is not in the log any more.
     #[error("event {seq} is not in the log")]
     EventMissing {
@@ -186,6 +210,14 @@ impl StoreError {
             Self::BadState { .. } => "restore a backup; litepost's state tables are written by litepost only",
             Self::LaneCount { .. } => "set `lanes` back to the number in the file; this version cannot change it",
             Self::UnknownLane { .. } => "start the relay once with this destination, which registers it",
+            Self::UnknownDestination { .. } => {
+                "check the name (app.name); a new destination is registered when the relay starts"
+            }
+            Self::LaneHeld { .. } => {
+                "give it more time with --wait, stop that relay, or take the lane with --force: what is in flight may then \
+                 reach a broker twice"
+            }
+            Self::Refused { way_out, .. } => way_out,
             Self::EventMissing { .. } => {
                 "events were deleted around the guards; `litepost::verify` in a program lists what is missing"
             }

@@ -28,6 +28,8 @@ pub mod lanes;
 #[cfg(feature = "rusqlite")]
 pub mod log;
 #[cfg(feature = "rusqlite")]
+pub mod operate;
+#[cfg(feature = "rusqlite")]
 mod outbox;
 #[cfg(feature = "rusqlite")]
 pub mod status;

@@ -24,7 +24,8 @@ const DOING: &str = "reading the log";
 macro_rules! select_events {
     ($rest:literal) => {
         concat!(
-            "SELECT seq, id, topic, key, type, payload, headers, version, source, created_at, deliver_after, expires_at \
+            "SELECT seq, id, topic, key, type, payload, headers, version, source, created_at, deliver_after, expires_at, \
+             only_for \
              FROM main.litepost_outbox ",
             $rest
         )
@@ -112,6 +113,11 @@ impl LogReader {
     pub fn data_version(&self) -> Result<i64, StoreError> {
         let mut statement = self.connection.prepare_cached("PRAGMA main.data_version").doing(DOING)?;
         statement.query_row([], |row| row.get(0)).doing(DOING)
+    }
+
+    /// The lanes operators ask for; none as a rule.
+    pub fn wishes(&self) -> Result<Vec<crate::lanes::Wish>, StoreError> {
+        crate::lanes::wishes(&self.connection, None)
     }
 
     /// Makes everything read so far survive a power cut. To be called before it leaves this machine.

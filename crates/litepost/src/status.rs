@@ -186,7 +186,8 @@ fn destination(
         .doing(DOING)?;
     let dead = connection
         .query_row(
-            "SELECT count(*) FROM main.litepost_dead WHERE destination = ?1 AND replayed_at IS NULL",
+            "SELECT count(*) FROM main.litepost_dead WHERE destination = ?1 AND replayed_at IS NULL \
+             AND discarded_at IS NULL",
             [&name],
             |row| row.get(0),
         )

@@ -1,6 +1,10 @@
-//! `litepost dead`: the events that could not be delivered.
+//! `litepost dead`: the events that could not be delivered, and what an operator does with them.
 //!
-//! Invariant: looks and changes nothing; nothing is ever deleted for being undeliverable.
+//! Invariant: nothing is ever deleted for being undeliverable; only `purge`, asked to, deletes what was dealt with.
+
+mod act;
+mod edit;
+mod select;
 
 use std::path::{Path, PathBuf};
 
@@ -8,22 +12,29 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::{Args, Subcommand};
 use litepost::connection::{self, Access};
-use litepost::dead::{self, DeadEvent, DeadSummary};
-use litepost_relay::config::Purpose;
+use litepost::dead::{self, DeadEvent, DeadFilter, DeadSummary};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use crate::args::Where;
 use crate::failure::Failure;
+use crate::hands::files;
 use crate::output::{self, Out, harmless};
 
 const EXAMPLES: &str = "\
 Examples:
   litepost dead list --database shop.db
   litepost dead list --destination shop.webhook --json
-  litepost dead show 17 --database shop.db";
+  litepost dead show 17 --database shop.db
+  litepost dead replay 17 18 --reason 'the bug is fixed'
+  litepost dead replay --destination shop.webhook --error-code 500 --since 2h --rate 50/s --dry-run
+  litepost dead replay --destination shop.webhook --key order-501 --in-order
+  litepost dead edit 17 --payload '{\"total\": 10}' --reason 'ticket 4711'
+  litepost dead discard --destination shop.webhook --until 2026-01-31
+  litepost dead purge --older-than 30d
+  litepost dead export --destination shop.webhook > letters.jsonl";
 
-/// Look at the events that could not be delivered.
+/// Look at the events that could not be delivered; replay, edit, discard, export them.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Dead {
@@ -39,6 +50,21 @@ enum Action {
     /// Show one dead letter, whole
     #[command(after_help = EXAMPLES)]
     Show(Show),
+    /// Deliver dead letters again, each to the destination that did not get it
+    #[command(after_help = EXAMPLES)]
+    Replay(Box<act::Replay>),
+    /// Replay one dead letter with another body
+    #[command(after_help = EXAMPLES)]
+    Edit(edit::Edit),
+    /// Mark dead letters as done with; they stay
+    #[command(after_help = EXAMPLES)]
+    Discard(Box<act::Discard>),
+    /// Delete dead letters that were replayed or discarded
+    #[command(after_help = EXAMPLES)]
+    Purge(Box<act::Purge>),
+    /// Print dead letters as JSON lines, whole
+    #[command(after_help = EXAMPLES)]
+    Export(act::Export),
 }
 
 /// List dead letters.
@@ -46,9 +72,11 @@ enum Action {
 struct List {
     #[command(flatten)]
     place: Where,
-    /// Only those of this destination, app.name
-    #[arg(long, value_name = "APP.NAME")]
-    destination: Option<String>,
+    #[command(flatten)]
+    by: select::By,
+    /// Those that were replayed or discarded as well
+    #[arg(long)]
+    done_too: bool,
     /// Only those behind this number, for a list in pages
     #[arg(long, value_name = "ID", default_value_t = 0)]
     after: i64,
@@ -77,14 +105,12 @@ pub(crate) fn run(command: &Dead) -> Result<(), Failure> {
     match &command.action {
         Action::List(list) => list_all(list),
         Action::Show(show) => show_one(show),
+        Action::Replay(replay) => act::replay(replay),
+        Action::Edit(edit) => edit::edit(edit),
+        Action::Discard(discard) => act::discard(discard),
+        Action::Purge(purge) => act::purge(purge),
+        Action::Export(export) => act::export(export),
     }
-}
-
-/// The outbox files that are there.
-fn files(place: &Where) -> Result<Vec<PathBuf>, Failure> {
-    let files = place.load(Purpose::Look)?.files();
-    let several = files.len() > 1;
-    Ok(files.into_iter().filter(|path| !several || path.exists()).collect())
 }
 
 fn open(path: &Path) -> Result<Connection, Failure> {
@@ -101,8 +127,13 @@ fn list_all(list: &List) -> Result<(), Failure> {
     let several = files.len() > 1;
     let mut found: Vec<(PathBuf, DeadSummary)> = Vec::new();
     for path in files {
-        let letters = dead::list(&open(&path)?, list.destination.as_deref(), list.after, list.limit)
-            .map_err(|error| Failure::from(error).about(&path))?;
+        let filter = DeadFilter {
+            done: if list.done_too { None } else { Some(false) },
+            after: list.after,
+            limit: list.limit,
+            ..list.by.filter()
+        };
+        let letters = dead::list(&open(&path)?, &filter).map_err(|error| Failure::from(error).about(&path))?;
         found.extend(letters.into_iter().map(|letter| (path.clone(), letter)));
     }
     if list.json {
@@ -197,6 +228,8 @@ fn tell(letter: &DeadEvent) -> Result<(), Failure> {
         ("error", summary.error.clone().unwrap_or_default()),
         ("dead since", time(summary.dead_at.0)),
         ("replayed", summary.replayed_at.map(|at| time(at.0)).unwrap_or_default()),
+        ("replayed as", summary.replayed_as.map(|seq| seq.to_string()).unwrap_or_default()),
+        ("discarded", summary.discarded_at.map(|at| time(at.0)).unwrap_or_default()),
         ("seq", summary.seq.to_string()),
         ("id", summary.id.clone()),
         ("topic", summary.topic.clone()),

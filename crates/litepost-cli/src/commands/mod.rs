@@ -1,18 +1,23 @@
 //! One file per command; this one only hands over.
 
+pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod demo_app;
+pub(crate) mod drain;
 pub(crate) mod enqueue;
 pub(crate) mod inbox;
 pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod migrate;
+pub(crate) mod pause;
+pub(crate) mod rewind;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sinks;
+pub(crate) mod skip;
 pub(crate) mod status;
 pub(crate) mod tail;
 
@@ -29,6 +34,12 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Tail(command) => tail::run(&command),
         Command::Dead(command) => dead::run(&command),
         Command::Inbox(command) => inbox::run(&command),
+        Command::Pause(command) => pause::pause(&command),
+        Command::Resume(command) => pause::resume(&command),
+        Command::Drain(command) => drain::run(&command),
+        Command::Skip(command) => skip::run(&command),
+        Command::Rewind(command) => rewind::run(&command),
+        Command::Audit(command) => audit::run(&command),
         Command::Check(command) => check::run(&command),
         Command::Init(command) => init::run(&command),
         Command::Demo(command) => demo::run(&command),

@@ -145,6 +145,7 @@ fn line(lane: &LaneReport) -> String {
         Drained::Stalled { expected, found } => format!(
             "{delivered}; stopped: event {expected} is missing from the log (the next one is {found}); see `litepost status`"
         ),
+        Drained::Paused => format!("{delivered}; paused by an operator"),
         Drained::HeldElsewhere { by } => format!("{delivered}; another relay has the lane: {}", output::harmless(by)),
         Drained::Failed { error } => format!("{delivered}; failed: {}", output::harmless(error)),
         _ => format!("{delivered}; stopped before everything was delivered"),

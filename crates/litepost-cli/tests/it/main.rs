@@ -9,6 +9,7 @@ mod hostile;
 mod inbox;
 mod init;
 mod migrate;
+mod operate;
 mod run;
 mod status;
 mod support;

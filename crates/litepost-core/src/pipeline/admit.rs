@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::types::{BlockedLine, BlockedState, DeadLetter, Health};
+use super::types::{BlockedLine, BlockedState, DeadLetter, Decisions, Health};
 use super::{Opening, Pipeline};
-use crate::{Chunk, DeadReason, Event, EventRef, Line, Millis, Now, Seq};
+use crate::{Chunk, DeadReason, Event, EventRef, Line, Millis, Now, Seq, line_hash};
 
 impl Pipeline {
     /// The next piece of the log. Answers [`super::Action::Read`].
@@ -19,7 +19,9 @@ impl Pipeline {
             if event.seq < expected {
                 continue;
             }
-            if event.seq > expected {
+            if event.seq > expected && self.decisions.accepts(expected, event.seq.prev()) {
+                self.pass_hole(expected, event.seq.prev(), now);
+            } else if event.seq > expected {
                 self.hole = Some(Health::Stalled { expected, found: event.seq });
                 return;
             }
@@ -28,6 +30,22 @@ impl Pipeline {
         }
         if self.opening == Opening::Done && !self.rebuilt && self.scanned >= self.rebuild_until {
             self.finish_rebuild(now);
+        }
+    }
+
+    /// An operator has accepted that these are lost: they count like events for others.
+    fn pass_hole(&mut self, first: Seq, last: Seq, now: Now) {
+        let mut passed = 0;
+        let mut seq = first;
+        while seq <= last {
+            if !self.accounted(seq) {
+                self.account(seq);
+                passed += 1;
+            }
+            seq = seq.next();
+        }
+        if passed > 0 {
+            self.count(now, |c| c.unrouted += passed);
         }
     }
 
@@ -50,14 +68,22 @@ impl Pipeline {
         // a watermark could meet it again on the other way after a crash.
         if event.deliver_after.is_some() {
             self.schedule(event, now);
+        } else if self.may_pause_now(event) {
+            self.pause_line(event, now);
         } else if let Some(event) = EventRef::new(chunk, index) {
             self.window += event.weight();
+            if let Some(queued) = &mut self.queued {
+                *queued.entry(line_hash(&event, self.config.ordering)).or_default() += 1;
+            }
             let slot = self.slot_of(&event);
             self.slots[slot].queue.push_back(event);
         }
     }
 
     fn is_ours(&mut self, event: &Event) -> bool {
+        if let Some(only) = &event.only_for {
+            return **only == *self.config.destination && self.config.lane.owns(event, self.config.ordering);
+        }
         let matches = match &self.last_topic {
             Some((topic, matches)) if Arc::ptr_eq(topic, &event.topic) => *matches,
             _ => {
@@ -96,6 +122,36 @@ impl Pipeline {
             error: None,
             blocked_at: now.wall,
             next_attempt: event.deliver_after.unwrap_or(now.wall),
+        };
+        self.account(event.seq);
+        self.blocked.add(&line, row, Some(event.seq), now, self.config.retry.longest_ms());
+        self.save_line(&line, now.mono);
+        self.unsaved.require_durable();
+    }
+
+    /// Whether a paused event can be put aside as it is read: nothing of its line is on its way, and the destination
+    /// has not applied it already.
+    fn may_pause_now(&self, event: &Event) -> bool {
+        self.opening == Opening::Done
+            && event.seq > self.applied
+            && event.defect.is_none()
+            && self.queued.as_ref().is_some_and(|queued| !queued.contains_key(&line_hash(event, self.config.ordering)))
+            && !self.decisions.skips.contains(&event.seq)
+            && self.decisions.pauses(event)
+    }
+
+    /// An event whose line was flowing is paused: the line waits from it on.
+    pub(super) fn pause_line(&mut self, event: &Event, now: Now) {
+        let line = Line::of(event, self.config.ordering);
+        let row = BlockedLine {
+            first: event.seq,
+            waiting: 1,
+            state: BlockedState::Held,
+            attempts: 0,
+            error_code: Some(Decisions::PAUSED.to_owned()),
+            error: None,
+            blocked_at: now.wall,
+            next_attempt: now.wall,
         };
         self.account(event.seq);
         self.blocked.add(&line, row, Some(event.seq), now, self.config.retry.longest_ms());
@@ -163,14 +219,27 @@ impl Pipeline {
     }
 }
 
-/// The dead letter that an event becomes without being tried, when its row is unusable or its time has passed.
+/// What becomes of an event that is next in its line and is not tried.
+pub(super) enum Fate {
+    /// It becomes a dead letter: its row is unusable, its time has passed, or an operator took it out.
+    Buried(DeadLetter),
+    /// It waits, and its line with it, until an operator resumes it.
+    Paused,
+}
+
+/// Whether an event is not to be tried, and what becomes of it.
 ///
-/// What the destination's watermark had passed at the start (`applied`) has been applied, however late it is now.
-pub(super) fn unfit(event: &Event, applied: Seq, now: Now) -> Option<DeadLetter> {
+/// What the destination's watermark had passed at the start (`applied`) has been applied, however late it is now and
+/// whatever was decided since.
+pub(super) fn fate(event: &Event, decisions: &Decisions, applied: Seq, now: Now) -> Option<Fate> {
     let (reason, error) = match &event.defect {
+        Some(_) if decisions.skips.contains(&event.seq) => (DeadReason::Skipped, None),
         Some(defect) => (DeadReason::Malformed, Some(defect.to_string())),
-        None if event.seq > applied && event.expires_at.is_some_and(|at| at <= now.wall) => (DeadReason::Expired, None),
+        None if event.seq <= applied => return None,
+        None if decisions.skips.contains(&event.seq) => (DeadReason::Skipped, None),
+        None if decisions.pauses(event) => return Some(Fate::Paused),
+        None if event.expires_at.is_some_and(|at| at <= now.wall) => (DeadReason::Expired, None),
         None => return None,
     };
-    Some(DeadLetter { seq: event.seq, reason, attempts: 0, error_code: None, error })
+    Some(Fate::Buried(DeadLetter { seq: event.seq, reason, attempts: 0, error_code: None, error }))
 }

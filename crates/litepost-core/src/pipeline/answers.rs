@@ -80,14 +80,14 @@ impl Pipeline {
             match outcome {
                 Outcome::Delivered => {
                     tally.progress = true;
-                    self.window = self.window.saturating_sub(event.weight());
+                    self.leave_queue(&event);
                     self.account(event.seq);
                     self.count(now, |c| c.delivered += 1);
                 }
                 Outcome::Rejected(rejection) => {
                     tally.progress = true;
                     let line = Line::of(&event, self.config.ordering);
-                    self.window = self.window.saturating_sub(event.weight());
+                    self.leave_queue(&event);
                     self.account(event.seq);
                     self.reject_first(&line, event.seq, rejection, now, chance);
                     blocked_some = true;
@@ -107,12 +107,12 @@ impl Pipeline {
     }
 
     /// Takes an event out of its slot when its line has just been blocked.
-    fn moves_to_blocked_line(&mut self, event: &EventRef, now: Now) -> bool {
+    pub(super) fn moves_to_blocked_line(&mut self, event: &EventRef, now: Now) -> bool {
         let line = Line::of(event, self.config.ordering);
         if !self.blocked.wait(&line, event.seq, now, self.config.retry.longest_ms()) {
             return false;
         }
-        self.window = self.window.saturating_sub(event.weight());
+        self.leave_queue(event);
         self.account(event.seq);
         self.save_line(&line, now.mono);
         true

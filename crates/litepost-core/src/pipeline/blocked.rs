@@ -28,17 +28,19 @@ pub(super) struct BlockedEntry {
 pub(super) struct BlockedLines {
     lines: BTreeMap<Line, BlockedEntry>,
     timetable: BTreeSet<(Millis, Line)>,
+    /// Events an operator takes out: due at once when they are next, whatever their line waits for.
+    skips: BTreeSet<Seq>,
 }
 
 impl BlockedLines {
     /// Takes over the rows found on disk. Which events wait is learnt by reading the log again from
     /// [`BlockedLines::first`] on.
-    pub(super) fn load(rows: BTreeMap<Line, BlockedLine>) -> Self {
+    pub(super) fn load(rows: BTreeMap<Line, BlockedLine>, skips: BTreeSet<Seq>) -> Self {
         let lines = rows.into_iter().map(|(line, row)| {
             let entry = BlockedEntry { row, waiting: VecDeque::new(), holds: 0, due: None, travelling: 0 };
             (line, entry)
         });
-        Self { lines: lines.collect(), timetable: BTreeSet::new() }
+        Self { lines: lines.collect(), timetable: BTreeSet::new(), skips }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -127,7 +129,9 @@ impl BlockedLines {
             return;
         }
         let ahead = entry.row.next_attempt.since(now.wall).max(0);
+        let skipped = entry.waiting.front().is_some_and(|first| self.skips.contains(first));
         let due = match entry.row.state {
+            _ if skipped => now.mono,
             BlockedState::Held => return,
             BlockedState::Releasing => now.mono,
             BlockedState::Backoff => now.mono.plus(ahead.min(longest_ms.max(0))),

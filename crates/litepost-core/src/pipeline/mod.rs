@@ -23,15 +23,16 @@ mod slots;
 mod types;
 mod unsaved;
 
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use blocked::BlockedLines;
 use breaker::Breaker;
 use slots::Slot;
 pub use types::{
-    Action, BlockedLine, BlockedState, Counters, DeadLetter, Delivery, DeliveryId, DeliveryOrder, Finish, Health,
-    LaneState, OnDead, PipelineConfig, Settlement, SettlementId,
+    Action, BlockedLine, BlockedState, Counters, DeadLetter, Decisions, Delivery, DeliveryId, DeliveryOrder, Finish,
+    Health, LaneState, OnDead, PipelineConfig, Settlement, SettlementId,
 };
 use unsaved::Unsaved;
 
@@ -72,6 +73,10 @@ pub struct Pipeline {
     /// The topic of the last event and whether it is ours: batches repeat topics.
     last_topic: Option<(Arc<str>, bool)>,
     totals: Counters,
+    /// What an operator has decided.
+    decisions: Decisions,
+    /// How many events of each line (by its hash) are queued or in flight, in order; kept while something is paused.
+    queued: Option<HashMap<u64, u32>>,
 }
 
 #[derive(Debug)]
@@ -98,7 +103,7 @@ impl Pipeline {
     /// Takes up a lane where its durable state says it was left.
     #[must_use]
     pub fn new(config: PipelineConfig, state: LaneState, now: Now) -> Self {
-        let blocked = BlockedLines::load(state.blocked);
+        let blocked = BlockedLines::load(state.blocked, state.decisions.skips.clone());
         // Lines found on disk know only their first event: read the log again from the oldest of them.
         let scanned = blocked.first().map_or(state.acked, |first| first.prev().min(state.acked));
         let rebuild_until = state.acked_above.as_slice().last().map_or(state.acked, |r| r.1.max(state.acked));
@@ -108,7 +113,7 @@ impl Pipeline {
             acked: state.acked,
             acked_above: state.acked_above,
             rebuild_until,
-            rebuilt: blocked.is_empty() || scanned >= rebuild_until,
+            rebuilt: blocked.is_empty(),
             opening: if config.watermark { Opening::NotAsked } else { Opening::Done },
             applied: Seq::ZERO,
             reading: false,
@@ -125,6 +130,8 @@ impl Pipeline {
             last_activity: now.mono,
             last_topic: None,
             totals: Counters::default(),
+            queued: state.decisions.pauses_any().then(HashMap::new),
+            decisions: state.decisions,
             config,
         }
     }
@@ -243,6 +250,18 @@ impl Pipeline {
             _ => self.count(now, |c| c.dead += 1),
         }
         self.unsaved.bury(letter, now.mono);
+    }
+
+    /// An event is neither queued nor in flight any more.
+    fn leave_queue(&mut self, event: &EventRef) {
+        self.window = self.window.saturating_sub(event.weight());
+        let Some(queued) = &mut self.queued else { return };
+        if let Entry::Occupied(mut count) = queued.entry(crate::line_hash(event, self.config.ordering)) {
+            *count.get_mut() = count.get().saturating_sub(1);
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 
     fn slot_of(&self, event: &EventRef) -> usize {

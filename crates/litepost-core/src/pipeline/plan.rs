@@ -1,11 +1,13 @@
 //! What to do next: the one place where the pipeline asks for something.
 
-use super::admit::unfit;
+use super::admit::{Fate, fate};
 use super::breaker::Permit;
 use super::slots::InFlight;
-use super::types::{Action, BlockedState, Delivery, DeliveryId, Finish, SettlementId};
+use super::types::{
+    Action, BlockedLine, BlockedState, DeadLetter, Decisions, Delivery, DeliveryId, Finish, SettlementId,
+};
 use super::{Opening, Phase, Pipeline, Saving};
-use crate::{Line, Millis, Now, Seq};
+use crate::{DeadReason, Line, Millis, Now, Seq};
 
 /// With nothing left to do the cursor is saved this soon. Not at once: at a thousand events a second each would
 /// find the lane idle, and a write per event is what producers would feel.
@@ -25,6 +27,13 @@ impl Pipeline {
         }
         if self.phase == Phase::Stopping {
             return self.wind_down();
+        }
+        // Nothing need be read again for a line in which nothing waits; an operator can leave one behind.
+        if !self.rebuilt && self.opening == Opening::Done && self.scanned >= self.rebuild_until {
+            self.finish_rebuild(now);
+            if let Some(action) = self.save_if_due(now) {
+                return action;
+            }
         }
         let permit = self.breaker.permit(now.mono);
         if self.opening != Opening::Done {
@@ -113,14 +122,14 @@ impl Pipeline {
             if self.slots[slot].in_flight.is_some() {
                 continue;
             }
-            self.bury_unfit(slot, now);
+            self.settle_untried(slot, now);
             if !self.may_deliver() {
                 return None;
             }
             let Some(order) = self.slots[slot].next_order() else {
                 continue;
             };
-            let events = self.slots[slot].take(order, &self.config, probe, self.applied, now);
+            let events = self.slots[slot].take(order, &self.config, &self.decisions, probe, self.applied, now);
             self.next_id += 1;
             let id = DeliveryId(self.next_id);
             if probe {
@@ -132,28 +141,74 @@ impl Pipeline {
         None
     }
 
-    /// Buries what has expired, or was never usable, at the head of a slot that carries nothing.
+    /// Settles what is not to be tried at the head of a slot that carries nothing: buries what has expired, was never
+    /// usable or is skipped, and lets the line of what is paused wait.
     ///
     /// Only there: everything before it in its line is settled then. A blocked line is recorded by its first
-    /// unsettled event, so an event must never be settled while an earlier one of its line may still be rejected.
-    fn bury_unfit(&mut self, slot: usize, now: Now) {
-        while let Some(letter) = self.slots[slot].queue.front().and_then(|event| unfit(event, self.applied, now)) {
+    /// unsettled event, so an event must never be settled, nor its line blocked, while an earlier one of its line may
+    /// still be rejected.
+    fn settle_untried(&mut self, slot: usize, now: Now) {
+        while let Some(fate) =
+            self.slots[slot].queue.front().and_then(|event| fate(event, &self.decisions, self.applied, now))
+        {
             let Some(event) = self.slots[slot].queue.pop_front() else {
                 break;
             };
-            self.window = self.window.saturating_sub(event.weight());
-            self.account(event.seq);
-            self.bury(letter, now);
+            self.leave_queue(&event);
+            match fate {
+                Fate::Buried(letter) => {
+                    self.account(event.seq);
+                    self.bury(letter, now);
+                }
+                Fate::Paused => {
+                    self.pause_line(&event, now);
+                    let mut queue = std::mem::take(&mut self.slots[slot].queue);
+                    queue.retain(|event| !self.moves_to_blocked_line(event, now));
+                    self.slots[slot].queue = queue;
+                }
+            }
         }
-        while let Some(letter) = self.slots[slot].due.front().and_then(|event| unfit(event, Seq::ZERO, now)) {
+        while let Some(fate) =
+            self.slots[slot].due.front().and_then(|event| fate(event, &self.decisions, Seq::ZERO, now))
+        {
             let Some(event) = self.slots[slot].due.pop_front() else {
                 break;
             };
             let line = Line::of(&event, self.config.ordering);
             self.window = self.window.saturating_sub(event.weight());
-            self.bury(letter, now);
-            self.leave_line(&line, event.seq, now);
+            match fate {
+                Fate::Buried(letter) => self.bury_front(&line, letter, now),
+                Fate::Paused => {
+                    let longest = self.config.retry.longest_ms();
+                    self.blocked.update(&line, now, longest, |entry| {
+                        entry.row.state = BlockedState::Held;
+                        entry.row.error_code = Some(Decisions::PAUSED.to_owned());
+                    });
+                    self.unsaved.require_durable();
+                }
+            }
+            let paused = self.blocked.get(&line).is_some_and(|entry| entry.row.state == BlockedState::Held);
             self.back_in_line(&line, now);
+            if paused {
+                self.recall(slot, &[line], now);
+            }
+        }
+    }
+
+    /// The next of a blocked line becomes a dead letter. A line that an operator or a dead letter holds stays held when
+    /// its first event is taken out.
+    fn bury_front(&mut self, line: &Line, letter: DeadLetter, now: Now) {
+        let held = self.blocked.get(line).filter(|entry| entry.row.state == BlockedState::Held);
+        let kept = held.filter(|_| letter.reason == DeadReason::Skipped).map(|entry| entry.row.clone());
+        let seq = letter.seq;
+        self.bury(letter, now);
+        self.leave_line(line, seq, now);
+        if let Some(BlockedLine { error_code, error, .. }) = kept {
+            self.blocked.update(line, now, self.config.retry.longest_ms(), |entry| {
+                entry.row.state = BlockedState::Held;
+                entry.row.error_code = error_code;
+                entry.row.error = error;
+            });
         }
     }
 
@@ -167,13 +222,15 @@ impl Pipeline {
         let due = self.blocked.due(now.mono, limit);
         let share = (limit / due.len().max(1)).max(RELEASE_AT_ONCE);
         let mut asked = Vec::new();
+        let skips = &self.decisions.skips;
         for line in due {
             if asked.len() >= limit {
                 break;
             }
             self.blocked.update(&line, now, longest, |entry| {
                 // The wall clock may have been set back since the timer was armed.
-                if entry.row.state == BlockedState::Scheduled && entry.row.next_attempt > now.wall {
+                let skipped = entry.waiting.front().is_some_and(|&first| skips.contains(&first));
+                if entry.row.state == BlockedState::Scheduled && entry.row.next_attempt > now.wall && !skipped {
                     return;
                 }
                 let most = if entry.row.state == BlockedState::Releasing { share } else { 1 };

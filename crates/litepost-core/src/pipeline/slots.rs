@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-use super::admit::unfit;
-use super::types::{DeliveryId, DeliveryOrder, PipelineConfig};
+use super::admit::fate;
+use super::types::{Decisions, DeliveryId, DeliveryOrder, PipelineConfig};
 use crate::{EventRef, Now, Seq};
 
 #[derive(Debug, Default)]
@@ -47,11 +47,12 @@ impl Slot {
     }
 
     /// Takes the next batch out of the queue, within the limits; a single event that exceeds them travels alone.
-    /// Ends before an event that will be buried: see `Pipeline::bury_unfit`.
+    /// Ends before an event that is not to be tried: see `Pipeline::settle_untried`.
     pub(super) fn take(
         &mut self,
         order: DeliveryOrder,
         config: &PipelineConfig,
+        decisions: &Decisions,
         probe: bool,
         applied: Seq,
         now: Now,
@@ -67,7 +68,7 @@ impl Slot {
         while events.len() < most {
             let Some(event) = queue.front() else { break };
             bytes += event.weight();
-            if !events.is_empty() && (bytes > config.batch_bytes || unfit(event, applied, now).is_some()) {
+            if !events.is_empty() && (bytes > config.batch_bytes || fate(event, decisions, applied, now).is_some()) {
                 break;
             }
             events.extend(queue.pop_front());

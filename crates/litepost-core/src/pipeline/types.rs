@@ -1,15 +1,18 @@
 //! What goes into the pipeline and what comes out of it: plain data, no behaviour.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::{
-    BreakerPolicy, DeadReason, EventRef, Lane, Line, Millis, Ordering, RetryPolicy, Seq, SeqRanges, TopicFilter,
+    BreakerPolicy, DeadReason, Event, EventRef, Lane, Line, Millis, Ordering, RetryPolicy, Seq, SeqRanges, TopicFilter,
     UnavailableKind,
 };
 
 /// Everything a destination's configuration says about delivery.
 #[derive(Clone, Debug)]
 pub struct PipelineConfig {
+    /// The destination's full name: what an event's `only_for` is compared with.
+    pub destination: Arc<str>,
     /// What order is kept.
     pub ordering: Ordering,
     /// Which lane this pipeline drives.
@@ -45,6 +48,7 @@ pub struct PipelineConfig {
 impl Default for PipelineConfig {
     fn default() -> Self {
         Self {
+            destination: "".into(),
             ordering: Ordering::Key,
             lane: Lane::ONLY,
             topics: TopicFilter::all(),
@@ -82,6 +86,45 @@ pub struct LaneState {
     pub acked_above: SeqRanges,
     /// The blocked lines.
     pub blocked: BTreeMap<Line, BlockedLine>,
+    /// What an operator has decided.
+    pub decisions: Decisions,
+}
+
+/// What an operator has decided about a destination; each lane heeds what concerns it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decisions {
+    /// Events that are taken out of their line when they are next.
+    pub skips: BTreeSet<Seq>,
+    /// Topics that wait.
+    pub paused_topics: BTreeSet<Box<str>>,
+    /// Keys that wait.
+    pub paused_keys: BTreeSet<Box<str>>,
+    /// Positions whose loss is accepted.
+    pub holes: SeqRanges,
+}
+
+impl Decisions {
+    /// The `error_code` of a line that waits because it was paused.
+    pub const PAUSED: &'static str = "paused";
+
+    /// Whether `event` waits until an operator resumes its topic or key.
+    #[must_use]
+    pub fn pauses(&self, event: &Event) -> bool {
+        (!self.paused_topics.is_empty() && self.paused_topics.contains(&*event.topic))
+            || (!self.paused_keys.is_empty() && event.key.as_ref().is_some_and(|key| self.paused_keys.contains(key)))
+    }
+
+    /// Whether anything waits for an operator to resume it.
+    #[must_use]
+    pub fn pauses_any(&self) -> bool {
+        !self.paused_topics.is_empty() || !self.paused_keys.is_empty()
+    }
+
+    /// Whether the loss of everything from `first` to `last` is accepted.
+    #[must_use]
+    pub fn accepts(&self, first: Seq, last: Seq) -> bool {
+        self.holes.as_slice().iter().any(|&(from, to)| from <= first && last <= to)
+    }
 }
 
 /// One row of `litepost_blocked`.

@@ -2,7 +2,7 @@
 //!
 //! One schedule is one outbox, one destination, one lane, and whatever can go wrong between them: rejections,
 //! outages, replies lost after the effect, late answers, crashes and power cuts at any step, leases lost while
-//! deliveries are in flight, clocks set forward and back. Every choice comes from the seed, so
+//! deliveries are in flight, clocks set forward and back, an operator who skips, pauses and resumes. Every choice comes from the seed, so
 //!
 //! ```sh
 //! SIM_SEED=17 SIM_SCHEDULES=1 cargo test -p litepost-core --test sim
@@ -14,6 +14,8 @@
 
 mod chance;
 mod destination;
+mod operator;
+mod promises;
 mod setup;
 mod world;
 

@@ -13,6 +13,7 @@ use crate::destination::Poison;
 /// A destination's settings, from the extremes that matter.
 pub(crate) fn config(chance: &mut Chance, with_ledger: bool) -> PipelineConfig {
     PipelineConfig {
+        destination: "here".into(),
         ordering: *chance.pick(&[Ordering::Strict, Ordering::Key, Ordering::Key, Ordering::None]),
         lane: *chance.pick(&[Lane::ONLY, Lane { index: 1, count: 3 }]),
         topics: TopicFilter::parse(*chance.pick(&[&["*"][..], &["orders", "pay.*"][..]])).unwrap_or_default(),
@@ -55,6 +56,9 @@ pub(crate) fn log(chance: &mut Chance) -> (Vec<Event>, BTreeMap<i64, Poison>) {
         }
         if chance.percent(1) {
             event.defect = Some("the topic is no UTF-8".into());
+        }
+        if chance.percent(4) {
+            event.only_for = Some((*chance.pick(&["here", "elsewhere"])).into());
         }
         if chance.percent(poisoned) {
             let retry = *chance.pick(&[RetryHint::Policy, RetryHint::Policy, RetryHint::Hold, RetryHint::Never]);

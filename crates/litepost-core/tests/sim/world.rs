@@ -1,15 +1,18 @@
 //! One schedule: the outbox file, the relay's incarnations, what happens to them, and what must hold at the end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use litepost_core::pipeline::{Action, BlockedState, Counters, DeadLetter, Delivery, Finish, LaneState, Settlement};
+use litepost_core::pipeline::{
+    Action, BlockedState, Counters, DeadLetter, Decisions, Delivery, Finish, LaneState, Settlement,
+};
 use litepost_core::{
-    Chunk, Event, EventRef, Line, Millis, Now, Outcome, Pipeline, PipelineConfig, Seq, UnavailableKind,
+    Chunk, DeadReason, Event, EventRef, Line, Millis, Now, Outcome, Pipeline, PipelineConfig, Seq, UnavailableKind,
 };
 
 use crate::chance::Chance;
 use crate::destination::{Destination, unavailable};
+use crate::operator::Deed;
 use crate::setup;
 
 /// What schedules have reached: a simulator that never crashes while a line is released proves nothing about it.
@@ -35,6 +38,9 @@ const INTERESTING: &[&str] = &[
     "held",
     "clock set",
     "settled above the cursor",
+    "skipped",
+    "paused",
+    "handed over",
 ];
 
 impl Marks {
@@ -55,10 +61,10 @@ impl Marks {
 
 /// What the outbox file says about the lane.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Disk {
-    lane: LaneState,
-    counters: Counters,
-    dead: Vec<DeadLetter>,
+pub(crate) struct Disk {
+    pub(crate) lane: LaneState,
+    pub(crate) counters: Counters,
+    pub(crate) dead: Vec<DeadLetter>,
 }
 
 impl Disk {
@@ -71,6 +77,9 @@ impl Disk {
         self.counters.skipped += settlement.added.skipped;
         self.counters.unrouted += settlement.added.unrouted;
         self.dead.extend(settlement.dead.iter().cloned());
+        for letter in settlement.dead.iter().filter(|letter| letter.reason == DeadReason::Skipped) {
+            self.lane.decisions.skips.remove(&letter.seq);
+        }
         for (line, row) in &settlement.blocked {
             self.lane.blocked.insert(line.clone(), row.clone());
         }
@@ -80,28 +89,33 @@ impl Disk {
     }
 }
 
-struct Relay {
+pub(crate) struct Relay {
     pipeline: Pipeline,
     token: i64,
     opening: bool,
     reading: Option<Seq>,
     fetching: Option<Vec<Seq>>,
-    deliveries: Vec<Delivery>,
+    pub(crate) deliveries: Vec<Delivery>,
     settling: Option<Settlement>,
+    /// What the operator had decided when the lane was taken, and how far the destination was.
+    pub(crate) decisions: Decisions,
+    pub(crate) applied: Seq,
 }
 
 pub(crate) struct World {
     chance: Chance,
-    config: PipelineConfig,
-    log: Vec<Event>,
+    pub(crate) config: PipelineConfig,
+    pub(crate) log: Vec<Event>,
     written: usize,
     /// Committed states since the last sync: a power cut leaves any one of them.
     commits: Vec<Disk>,
-    destination: Destination,
-    relay: Relay,
+    pub(crate) destination: Destination,
+    pub(crate) relay: Relay,
     late: Vec<(Delivery, i64)>,
+    /// What an operator does as soon as nobody delivers.
+    deed: Option<Deed>,
     now: Now,
-    faults: bool,
+    pub(crate) faults: bool,
     marks: Marks,
     calm: bool,
     trace: bool,
@@ -125,6 +139,7 @@ impl World {
             destination: Destination::new(with_ledger, poison),
             relay,
             late: Vec::new(),
+            deed: None,
             now,
             marks: Marks::default(),
             calm: false,
@@ -144,6 +159,7 @@ impl World {
             if steps > 400 && !self.calm {
                 self.calm = true;
                 self.destination.down = false;
+                self.hand_over(Deed::ResumeAll);
             }
             if !self.calm && self.faults && self.chance.percent(3) {
                 self.mishap();
@@ -168,15 +184,17 @@ impl World {
         let everything = i64::try_from(self.log.len()).unwrap_or(0);
         let idle = self.relay.pipeline.is_idle() && self.relay.pipeline.read_position().0 == everything;
         let held = |state: BlockedState| state == BlockedState::Held;
-        idle && self.late.is_empty() && self.disk().lane.blocked.values().all(|row| held(row.state))
+        idle && self.deed.is_none()
+            && self.late.is_empty()
+            && self.disk().lane.blocked.values().all(|row| held(row.state))
     }
 
-    fn disk(&self) -> &Disk {
+    pub(crate) fn disk(&self) -> &Disk {
         &self.commits[self.commits.len() - 1]
     }
 
     fn mishap(&mut self) {
-        match self.chance.below(6) {
+        match self.chance.below(8) {
             0 => {
                 self.marks.hit("crash");
                 self.restart();
@@ -207,13 +225,35 @@ impl World {
                 let jump = i64::try_from(self.chance.below(200_000)).unwrap_or(0) - 100_000;
                 self.now.wall = Millis(self.now.wall.0 + jump);
             }
-            _ => self.commits.drain(..self.commits.len() - 1).for_each(drop),
+            5 => self.commits.drain(..self.commits.len() - 1).for_each(drop),
+            6 => {
+                let deed = Deed::draw(&mut self.chance, &self.log);
+                self.hand_over(deed);
+            }
+            _ => {
+                // By force: what is in flight takes effect whenever it likes.
+                let token = self.relay.token;
+                let late = std::mem::take(&mut self.relay.deliveries);
+                self.late.extend(late.into_iter().map(|delivery| (delivery, token)));
+                self.deed = Some(Deed::draw(&mut self.chance, &self.log));
+                self.restart();
+            }
         }
+    }
+
+    /// The relay settles what is in flight; then the operator acts.
+    fn hand_over(&mut self, deed: Deed) {
+        self.marks.hit("handed over");
+        self.deed = Some(deed);
+        self.relay.pipeline.shutdown();
     }
 
     fn restart(&mut self) {
         // A relay makes what it has read of its own state durable before it acts on it.
         self.commits.drain(..self.commits.len() - 1);
+        if let Some(deed) = self.deed.take() {
+            deed.write(&mut self.commits[0].lane);
+        }
         let lane = self.disk().lane.clone();
         if !lane.blocked.is_empty() {
             self.marks.hit("restart with blocked lines");
@@ -311,6 +351,7 @@ impl World {
             seq <= lane.acked.0 && !line.is_some_and(|line| lane.blocked.contains_key(&line))
         };
         let watermark = self.destination.open(self.relay.token, settled);
+        self.relay.applied = watermark.as_ref().ok().copied().flatten().unwrap_or_default();
         let chance = &mut self.chance;
         self.relay.pipeline.opened(watermark, self.now, &mut || chance.unit());
         true
@@ -379,11 +420,16 @@ impl World {
 
     fn note(&mut self, settlement: &Settlement) {
         for letter in &settlement.dead {
-            self.marks.hit(if letter.reason == litepost_core::DeadReason::Expired { "expired" } else { "dead letter" });
+            self.marks.hit(match letter.reason {
+                DeadReason::Expired => "expired",
+                DeadReason::Skipped => "skipped",
+                _ => "dead letter",
+            });
         }
         for (_, row) in &settlement.blocked {
             match row.state {
                 BlockedState::Scheduled => self.marks.hit("scheduled"),
+                BlockedState::Held if row.error_code.as_deref() == Some(Decisions::PAUSED) => self.marks.hit("paused"),
                 BlockedState::Held => self.marks.hit("held"),
                 _ => {}
             }
@@ -394,83 +440,6 @@ impl World {
         if !settlement.acked_above.is_empty() {
             self.marks.hit("settled above the cursor");
         }
-    }
-
-    /// What is about to leave must not overtake anything of its line that is in flight.
-    fn check_delivery(&self, delivery: &Delivery) -> Result<(), String> {
-        let lines: BTreeSet<Line> = delivery.events.iter().map(|e| Line::of(e, self.config.ordering)).collect();
-        for other in &self.relay.deliveries {
-            if other.slot == delivery.slot {
-                return Err(format!("two deliveries in slot {}", delivery.slot));
-            }
-            if let Some(event) = other.events.iter().find(|e| lines.contains(&Line::of(e, self.config.ordering))) {
-                return Err(format!("event {} is in flight in another slot than its line", event.seq));
-            }
-        }
-        Ok(())
-    }
-
-    fn ours(&self, event: &Event) -> bool {
-        self.config.topics.matches(&event.topic) && self.config.lane.owns(event, self.config.ordering)
-    }
-
-    /// The promises, judged from outside.
-    fn check(&self) -> Result<(), String> {
-        let disk = self.disk();
-        let mut first_effect: BTreeMap<i64, usize> = BTreeMap::new();
-        let mut times: BTreeMap<i64, u32> = BTreeMap::new();
-        for (at, &seq) in self.destination.effects.iter().enumerate() {
-            first_effect.entry(seq).or_insert(at);
-            *times.entry(seq).or_default() += 1;
-        }
-        let dead: BTreeMap<i64, &DeadLetter> = disk.dead.iter().map(|letter| (letter.seq.0, letter)).collect();
-        if dead.len() != disk.dead.len() {
-            return Err(format!("an event is twice among the dead letters: {:?}", disk.dead));
-        }
-        let held = |event: &Event| {
-            let row = disk.lane.blocked.get(&Line::of(event, self.config.ordering));
-            row.is_some_and(|row| row.state == BlockedState::Held && event.seq >= row.first)
-        };
-        let mut last_of_line: BTreeMap<Line, (i64, usize)> = BTreeMap::new();
-        let mut waiting = 0;
-        for event in &self.log {
-            let seq = event.seq.0;
-            let delivered = times.get(&seq).copied().unwrap_or(0);
-            if !self.ours(event) {
-                if delivered > 0 || dead.contains_key(&seq) {
-                    return Err(format!("event {seq} was not for this destination"));
-                }
-                continue;
-            }
-            if held(event) {
-                waiting += 1;
-            } else if delivered == 0 && !dead.contains_key(&seq) {
-                return Err(format!("event {seq} is lost: neither delivered nor a dead letter"));
-            }
-            if delivered > 1 && (self.destination.has_ledger() || !self.faults) {
-                return Err(format!("event {seq} was delivered {delivered} times"));
-            }
-            // A broker cannot refuse what a relay without a lease still has in flight: an event that was rejected and
-            // buried since may arrive all the same, late.
-            let late = dead.contains_key(&seq) && !self.destination.has_ledger();
-            if let Some(&at) = first_effect.get(&seq).filter(|_| !late) {
-                let line = Line::of(event, self.config.ordering);
-                if let Some((before, before_at)) = last_of_line.insert(line.clone(), (seq, at))
-                    && before_at > at
-                {
-                    return Err(format!("{line}: event {seq} overtook event {before}"));
-                }
-            }
-        }
-        let all = i64::try_from(self.log.len()).unwrap_or(0);
-        if disk.counters.total() + waiting != all || disk.lane.acked != Seq(all) {
-            let both: Vec<_> = dead.keys().filter(|seq| times.contains_key(seq)).collect();
-            return Err(format!(
-                "conservation: {:?} and {waiting} waiting are not {all}; dead and delivered: {both:?}; {:?}",
-                disk.counters, disk.lane
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -484,6 +453,8 @@ impl Relay {
             fetching: None,
             deliveries: Vec::new(),
             settling: None,
+            decisions: lane.decisions.clone(),
+            applied: Seq::ZERO,
         }
     }
 }

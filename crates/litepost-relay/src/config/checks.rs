@@ -13,7 +13,6 @@ use super::reader::nearest;
 use super::resolve::file_keys;
 use super::spec::{AppSpec, TargetSpec};
 use super::values::{InjectOutboxSeq, quoted};
-use super::words::Start;
 
 /// What is wrong with an app beside its targets.
 pub(crate) fn app(spec: &AppSpec, problems: &mut Vec<Problem>) {
@@ -50,14 +49,6 @@ pub(crate) fn not_yet(spec: &AppSpec, problems: &mut Vec<Problem>) {
     let tables = spec.targets.iter().flat_map(|target| target.tables.iter().map(|table| &table.level.delivery));
     let targets = spec.targets.iter().map(|target| &target.level.delivery);
     for keys in std::iter::once(&spec.level.delivery).chain(targets).chain(tables) {
-        if let Some(Given { value: Start::At(_), key, span }) = &keys.start {
-            problems.push(
-                Problem::error(key, format!("{key}: this version cannot start at a time"))
-                    .at(span.clone())
-                    .label("not implemented yet")
-                    .hint("use \"earliest\" or \"now\""),
-            );
-        }
         for (name, _, key, span) in keys.given() {
             if name == "retain_log_days" {
                 problems.push(

@@ -17,8 +17,7 @@ use crate::relay::{self, DestinationConfig, RelayConfig, SourceConfig};
 impl Config {
     /// What a relay needs to know to deliver everything this configuration names.
     pub fn relay(&self) -> Result<RelayConfig, NotSupported> {
-        let sources =
-            self.files().iter().filter(|file| !file.routes.is_empty()).map(source).collect::<Result<_, _>>()?;
+        let sources = self.files().iter().filter(|file| !file.routes.is_empty()).map(source).collect();
         Ok(RelayConfig { sources })
     }
 }
@@ -33,16 +32,16 @@ pub struct NotSupported {
     pub what: String,
 }
 
-fn source(file: &OutboxFile) -> Result<SourceConfig, NotSupported> {
+fn source(file: &OutboxFile) -> SourceConfig {
     let destinations = file.routes.iter().map(|(destination, policy)| one(file, destination, policy));
-    Ok(SourceConfig {
+    SourceConfig {
         path: file.path.clone(),
         may_be_missing: file.table.is_some(),
         durable_reads: file.policy.durable_reads,
         max_pending: file.policy.max_pending,
         retention: retention(file.policy),
-        destinations: destinations.collect::<Result<_, _>>()?,
-    })
+        destinations: destinations.collect(),
+    }
 }
 
 /// What "never deleted for its age" is in numbers: a century.
@@ -53,22 +52,17 @@ fn retention(policy: FilePolicy) -> Retention {
     Retention { retain_ms: Some(policy.retain_ms.unwrap_or(FOR_EVER_MS)), retain_rows: Some(policy.retain_rows) }
 }
 
-fn one(file: &OutboxFile, destination: &Destination, policy: &Policy) -> Result<DestinationConfig, NotSupported> {
+fn one(file: &OutboxFile, destination: &Destination, policy: &Policy) -> DestinationConfig {
     let start = match policy.start {
         Start::Earliest => relay::Start::Earliest,
         Start::Now => relay::Start::Now,
-        Start::At(_) => {
-            return Err(NotSupported {
-                destination: destination.name.to_string(),
-                what: "a start at a time is not supported by this version; use \"earliest\" or \"now\"".into(),
-            });
-        }
+        Start::At(time) => relay::Start::At(litepost_core::Millis(time)),
     };
     let topics = match &file.table {
         Some(table) => litepost_core::TopicFilter::exact([table]),
         None => destination.filter(),
     };
-    Ok(DestinationConfig {
+    DestinationConfig {
         name: destination.name.clone(),
         factory: destination.factory.clone(),
         pipeline: PipelineConfig {
@@ -88,7 +82,7 @@ fn one(file: &OutboxFile, destination: &Destination, policy: &Policy) -> Result<
         deadline: milliseconds(policy.timeout_ms),
         lease_ms: policy.lease_ms,
         pace: policy.pace.map(pace),
-    })
+    }
 }
 
 fn pace(pace: policy::Pace) -> relay::Pace {

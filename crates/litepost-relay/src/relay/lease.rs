@@ -6,19 +6,23 @@
 
 use std::time::{Duration, Instant};
 
-use litepost::lanes::{Acquire, Beat, Lease, LeaseClaim, holder_is_gone};
+use litepost::lanes::{Acquire, Beat, Lease, LeaseClaim, Wish, holder_is_gone};
 
 use super::writer::{WriteError, WriterHandle};
 use crate::clock;
 
 /// How often a standby looks: a lane that is given back is taken up this soon.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// The same while an operator works on the lane, which takes a moment.
+pub(super) const WISH_EVERY: Duration = Duration::from_millis(10);
 
 /// What a standby has seen of a holder's pulse.
 #[derive(Default)]
 pub(super) struct Watch {
     seen: Option<(Beat, Instant)>,
     first_seen: Option<Instant>,
+    /// An operator's wish, and since when it has been seen.
+    wish: Option<(Wish, Instant)>,
 }
 
 /// Whether the lane is ours.
@@ -27,6 +31,10 @@ pub(super) enum Asked {
     Granted(Lease),
     /// It is held by this process; look again after a while.
     Held { by: String, for_at_least: Duration, look_after: Duration },
+    /// An operator works on it.
+    Wanted,
+    /// An operator has paused the destination.
+    Paused,
 }
 
 impl Watch {
@@ -52,6 +60,13 @@ impl Watch {
                 return Ok(Asked::Granted(lease));
             }
             Acquire::HeldBy(beat) => beat,
+            Acquire::WantedBy(wish) => {
+                if self.has_lapsed(&wish, now) {
+                    writer.lapse(wish).await?;
+                }
+                return Ok(Asked::Wanted);
+            }
+            Acquire::Paused => return Ok(Asked::Paused),
         };
         self.first_seen.get_or_insert(now);
         let since = match &self.seen {
@@ -66,6 +81,21 @@ impl Watch {
             for_at_least: now.duration_since(since),
             look_after: if gone { Duration::ZERO } else { LOOK_EVERY },
         })
+    }
+}
+
+impl Watch {
+    /// Whether the operator is gone, or has asked for longer than it said it would.
+    fn has_lapsed(&mut self, wish: &Wish, now: Instant) -> bool {
+        let since = match &self.wish {
+            Some((seen, since)) if seen == wish => *since,
+            _ => {
+                self.wish = Some((wish.clone(), now));
+                now
+            }
+        };
+        let asked_for = now.duration_since(since).as_millis();
+        asked_for >= u128::try_from(wish.patience_ms.max(1)).unwrap_or(u128::MAX) || holder_is_gone(&wish.holder)
     }
 }
 

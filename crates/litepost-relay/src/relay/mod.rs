@@ -14,6 +14,7 @@ mod lease;
 mod reader;
 mod report;
 mod slot;
+mod tenure;
 mod wake;
 mod writer;
 
@@ -218,7 +219,10 @@ impl Source {
         for destination in &self.config.destinations {
             let count = destination.lanes.max(1);
             let writer = opened.writer.handle();
-            if let Err(error) = writer.register(&destination.name, count, destination.start).await {
+            if let Err(error) = writer
+                .register(&destination.name, count, destination.start, destination.factory.needs_watermark())
+                .await
+            {
                 tracing::error!(destination = %destination.name, %error, "cannot register the destination");
                 reports.extend(failed_lanes(destination, &error));
                 continue;
@@ -244,6 +248,7 @@ impl Source {
             destination: Arc::clone(&destination.name),
             lane,
             config: PipelineConfig {
+                destination: Arc::clone(&destination.name),
                 lane,
                 watermark,
                 concurrency: if watermark { 1 } else { destination.pipeline.concurrency },

@@ -13,9 +13,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use litepost::StoreError;
+use litepost::lanes::Wish;
 use litepost::log::LogReader;
 use litepost_core::{Chunk, EventRef, Seq};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::wake::{SAFETY_POLL, Wakes};
 
@@ -57,6 +58,7 @@ enum Message {
 #[derive(Clone)]
 pub(super) struct ReaderHandle {
     messages: mpsc::Sender<Message>,
+    wishes: watch::Receiver<Vec<Wish>>,
 }
 
 impl ReaderHandle {
@@ -73,6 +75,16 @@ impl ReaderHandle {
     /// The newest position.
     pub(super) async fn head(&self) -> Result<Seq, ReadError> {
         self.ask(|reply| Message::Head { reply }).await
+    }
+
+    /// Waits until an operator asks for a lane.
+    pub(super) async fn wanted(&self, destination: &str, lane: u32) {
+        let mut wishes = self.wishes.clone();
+        let ours = |wish: &Wish| *wish.destination == *destination && wish.lane == lane;
+        if wishes.wait_for(|wishes| wishes.iter().any(ours)).await.is_err() {
+            // The reader is gone, and with it everything else here.
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Makes what is committed in the file survive a power cut.
@@ -102,7 +114,8 @@ impl Reader {
     pub(super) fn start(path: &Path, durable_reads: bool, wakes: &Wakes) -> Result<Self, StoreError> {
         let log = LogReader::open(path)?;
         let (messages, inbox) = mpsc::channel();
-        let handle = ReaderHandle { messages: messages.clone() };
+        let (wishes, seen) = watch::channel(Vec::new());
+        let handle = ReaderHandle { messages: messages.clone(), wishes: seen };
         let pending = Arc::new(AtomicBool::new(false));
         let hinted = Arc::clone(&pending);
         wakes.watch(path, move || {
@@ -121,6 +134,8 @@ impl Reader {
             cache_bytes: 0,
             chunk_events: CHUNK_EVENTS_MIN,
             version: None,
+            wishes,
+            wishes_version: None,
         };
         let thread = std::thread::Builder::new().name("litepost-read".into()).spawn(move || worker.run());
         let thread =
@@ -158,6 +173,9 @@ struct Worker {
     chunk_events: usize,
     /// `PRAGMA data_version` when the log was last found to end: until it changes there is nothing new.
     version: Option<i64>,
+    wishes: watch::Sender<Vec<Wish>>,
+    /// The same when the operators' wishes were last looked at.
+    wishes_version: Option<i64>,
 }
 
 impl Worker {
@@ -177,6 +195,8 @@ impl Worker {
                     let _ = reply.send(self.log.head().map_err(|error| explain(&error)));
                 }
                 Message::Sync { reply } => {
+                    // Asked for by a lane that was just taken: wishes seen before are out of date.
+                    self.look_for_wishes();
                     let _ = reply.send(self.log.make_durable().map_err(|error| explain(&error)));
                 }
                 Message::Wake => self.wake(),
@@ -263,9 +283,32 @@ impl Worker {
 
     fn wake(&mut self) {
         self.pending.store(false, Ordering::Release);
-        if self.parked.is_empty() || !self.committed() {
+        if !self.parked.is_empty() && self.committed() {
+            self.answer_parked();
+        }
+        self.look_for_wishes();
+    }
+
+    /// Whether an operator asks for a lane: a look at a table that is empty as a rule, once per commit.
+    fn look_for_wishes(&mut self) {
+        let version = self.log.data_version().ok();
+        if version.is_some() && version == self.wishes_version {
             return;
         }
+        match self.log.wishes() {
+            Ok(wishes) => {
+                self.wishes_version = version;
+                self.wishes.send_if_modified(|known| {
+                    let changed = *known != wishes;
+                    *known = wishes;
+                    changed
+                });
+            }
+            Err(error) => tracing::debug!(error = %explain(&error), "cannot look for what operators ask for"),
+        }
+    }
+
+    fn answer_parked(&mut self) {
         // Where several lanes wait at the same place the first one's read serves all.
         for Parked { after, reply } in std::mem::take(&mut self.parked) {
             if !reply.is_closed() {

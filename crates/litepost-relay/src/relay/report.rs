@@ -35,6 +35,8 @@ pub enum Drained {
         /// Where it runs, as it says.
         by: String,
     },
+    /// An operator has paused the destination.
+    Paused,
     /// The outbox file could not be read or written.
     Failed {
         /// Why.

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use litepost::StoreError;
-use litepost::lanes::{Acquire, Beat, CursorRow, LaneStore, Lease, LeaseClaim, Mode, Retention, Settled, Start};
+use litepost::lanes::{Acquire, Beat, CursorRow, LaneStore, Lease, LeaseClaim, Mode, Retention, Settled, Start, Wish};
 use litepost_core::Millis;
 use litepost_core::pipeline::{LaneState, Settlement};
 use tokio::sync::oneshot;
@@ -41,11 +41,12 @@ type Reply<T> = oneshot::Sender<Result<T, WriteError>>;
 
 enum Message {
     Settle { lease: Lease, settlement: Settlement, reply: Reply<Settled> },
-    Register { destination: String, lanes: u32, start: Start, reply: Reply<()> },
+    Register { destination: String, lanes: u32, start: Start, ledger: bool, reply: Reply<()> },
     Acquire { destination: String, lane: u32, claim: LeaseClaim, observed: Option<Beat>, reply: Reply<Acquire> },
     Load { destination: String, lane: u32, reply: Reply<(LaneState, CursorRow)> },
     Renew { lease: Lease, reply: Reply<bool> },
     Release { lease: Lease, reply: Reply<bool> },
+    Lapse { wish: Wish, reply: Reply<bool> },
     Health { lease: Lease, state: &'static str, error: Option<String> },
     Stop,
 }
@@ -61,9 +62,15 @@ impl WriterHandle {
         self.ask(|reply| Message::Settle { lease, settlement, reply }).await
     }
 
-    pub(super) async fn register(&self, destination: &str, lanes: u32, start: Start) -> Result<(), WriteError> {
+    pub(super) async fn register(
+        &self,
+        destination: &str,
+        lanes: u32,
+        start: Start,
+        ledger: bool,
+    ) -> Result<(), WriteError> {
         let destination = destination.to_owned();
-        self.ask(|reply| Message::Register { destination, lanes, start, reply }).await
+        self.ask(|reply| Message::Register { destination, lanes, start, ledger, reply }).await
     }
 
     pub(super) async fn acquire(
@@ -88,6 +95,10 @@ impl WriterHandle {
 
     pub(super) async fn release(&self, lease: Lease) -> Result<bool, WriteError> {
         self.ask(|reply| Message::Release { lease, reply }).await
+    }
+
+    pub(super) async fn lapse(&self, wish: Wish) -> Result<bool, WriteError> {
+        self.ask(|reply| Message::Lapse { wish, reply }).await
     }
 
     /// Shows the destination's state in the file. Nobody waits for it.
@@ -258,8 +269,9 @@ impl Worker {
         let store = &mut self.store;
         match message {
             Message::Settle { lease, settlement, reply } => self.commit(vec![Pending { lease, settlement, reply }]),
-            Message::Register { destination, lanes, start, reply } => {
-                respond(reply, store.register(&destination, lanes, start));
+            Message::Register { destination, lanes, start, ledger, reply } => {
+                let registered = store.register(&destination, lanes, start);
+                respond(reply, registered.and_then(|()| store.note_ledger(&destination, ledger)));
             }
             Message::Acquire { destination, lane, claim, observed, reply } => {
                 respond(reply, store.acquire(&destination, lane, &claim, observed.as_ref()));
@@ -267,6 +279,7 @@ impl Worker {
             Message::Load { destination, lane, reply } => respond(reply, store.load(&destination, lane)),
             Message::Renew { lease, reply } => respond(reply, store.renew(&lease)),
             Message::Release { lease, reply } => respond(reply, store.release(&lease)),
+            Message::Lapse { wish, reply } => respond(reply, store.lapse(&wish)),
             Message::Health { lease, state, error } => {
                 if let Err(error) = store.set_health(&lease, state, error.as_deref(), clock::wall()) {
                     tracing::debug!(error = %explain(&error), "cannot show the destination's state");

@@ -7,5 +7,7 @@ mod failures;
 mod hrana;
 mod journey;
 mod leases;
+mod operate;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod random;

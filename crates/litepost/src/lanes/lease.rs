@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::{Acquire, Beat, LaneStore, Lease, LeaseClaim};
+use super::{Acquire, Beat, LaneStore, Lease, LeaseClaim, Wish};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
 use litepost_core::Millis;
@@ -42,21 +42,20 @@ impl LaneStore {
     ) -> Result<Acquire, StoreError> {
         let doing = "acquiring a lease";
         // A standby asks many times and gets nothing: it must not take the write lock for that.
-        let row = read(&self.connection, destination, lane)?;
-        if !row.is_free_for(observed) {
-            return Ok(Acquire::HeldBy(row.into_beat()));
+        if let Some(refusal) = refusal(&self.connection, destination, lane, observed)? {
+            return Ok(refusal);
         }
         let now = clock::wall();
         let tx = self.write(doing)?;
-        let row = read(&tx, destination, lane)?;
-        if !row.is_free_for(observed) {
-            return Ok(Acquire::HeldBy(row.into_beat()));
+        if let Some(refusal) = refusal(&tx, destination, lane, observed)? {
+            return Ok(refusal);
         }
+        let row = read(&tx, destination, lane)?;
         let token = row.token + 1;
         let changed = tx
             .prepare_cached(
                 "UPDATE main.litepost_cursor SET owner = ?3, holder = ?4, token = ?5, beat = beat + 1, lease_ms = ?6, \
-                 renewed_at = ?7 WHERE destination = ?1 AND lane = ?2 AND token = ?5 - 1",
+                 renewed_at = ?7, clean = 0 WHERE destination = ?1 AND lane = ?2 AND token = ?5 - 1",
             )
             .and_then(|mut s| {
                 s.execute(params![destination, lane, claim.owner, claim.holder_json, token, claim.lease_ms, now.0])
@@ -73,6 +72,18 @@ impl LaneStore {
             owner: Arc::from(claim.owner.as_str()),
             lease_ms: claim.lease_ms,
         }))
+    }
+
+    /// Forgets an operator's wish that has outlasted its patience, or whose process is gone. False when it was gone.
+    pub fn lapse(&mut self, wish: &Wish) -> Result<bool, StoreError> {
+        let doing = "forgetting an operator's wish";
+        let tx = self.write(doing)?;
+        let changed = tx
+            .prepare_cached("DELETE FROM main.litepost_wanted WHERE destination = ?1 AND lane = ?2 AND nonce = ?3")
+            .and_then(|mut s| s.execute(params![&*wish.destination, wish.lane, wish.nonce]))
+            .doing(doing)?;
+        tx.commit().doing(doing)?;
+        Ok(changed == 1)
     }
 
     /// Shows a pulse. False when the lease is gone.
@@ -125,6 +136,52 @@ impl Row {
             holder: self.holder,
         }
     }
+}
+
+/// Why a lane cannot be had now; `None` when it can.
+fn refusal(
+    connection: &Connection,
+    destination: &str,
+    lane: u32,
+    observed: Option<&Beat>,
+) -> Result<Option<Acquire>, StoreError> {
+    let row = read(connection, destination, lane)?;
+    if !row.is_free_for(observed) {
+        return Ok(Some(Acquire::HeldBy(row.into_beat())));
+    }
+    if let Some(wish) = wishes(connection, Some((destination, lane)))?.pop() {
+        return Ok(Some(Acquire::WantedBy(wish)));
+    }
+    let paused: bool = connection
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM main.litepost_pause WHERE destination = ?1 AND kind = 'destination')",
+        )
+        .and_then(|mut s| s.query_row([destination], |row| row.get(0)))
+        .doing("reading a lease")?;
+    Ok(paused.then_some(Acquire::Paused))
+}
+
+/// The lanes operators ask for: one, or all there are.
+pub(crate) fn wishes(connection: &Connection, lane: Option<(&str, u32)>) -> Result<Vec<Wish>, StoreError> {
+    let doing = "reading what operators ask for";
+    let mut statement = connection
+        .prepare_cached(
+            "SELECT destination, lane, nonce, holder, patience_ms FROM main.litepost_wanted \
+             WHERE ?1 IS NULL OR (destination = ?1 AND lane = ?2)",
+        )
+        .doing(doing)?;
+    let rows = statement
+        .query_map(params![lane.map(|l| l.0), lane.map(|l| l.1)], |row| {
+            Ok(Wish {
+                destination: row.get::<_, String>(0)?.into(),
+                lane: row.get(1)?,
+                nonce: row.get(2)?,
+                holder: row.get(3)?,
+                patience_ms: row.get(4)?,
+            })
+        })
+        .doing(doing)?;
+    rows.collect::<Result<_, _>>().doing(doing)
 }
 
 fn read(connection: &Connection, destination: &str, lane: u32) -> Result<Row, StoreError> {

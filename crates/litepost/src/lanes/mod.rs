@@ -24,6 +24,7 @@ use crate::error::{Doing as _, StoreError};
 use crate::schema;
 
 pub use holder::{HolderInfo, holder_is_gone};
+pub(crate) use lease::wishes;
 pub use prune::{CheckpointResult, Mode, Retention};
 pub use settle::Settled;
 
@@ -34,6 +35,8 @@ pub enum Start {
     Earliest,
     /// With the next event that is written.
     Now,
+    /// With the first event written at or after this time, by its `created_at`.
+    At(Millis),
 }
 
 /// Who asks for a lease.
@@ -77,6 +80,25 @@ pub enum Acquire {
     Granted(Lease),
     /// Another process has it. Watch it for its `lease_ms` on the monotonic clock and ask again with what was seen.
     HeldBy(Beat),
+    /// An operator asks for it. Watch the wish for its `patience_ms` on the monotonic clock; see [`LaneStore::lapse`].
+    WantedBy(Wish),
+    /// An operator has paused the destination.
+    Paused,
+}
+
+/// An operator asks for a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The destination.
+    pub destination: Arc<str>,
+    /// The lane.
+    pub lane: u32,
+    /// Names this wish.
+    pub nonce: String,
+    /// Where the operator's process runs: JSON.
+    pub holder: String,
+    /// How long it lasts, milliseconds of an observer's clock.
+    pub patience_ms: i64,
 }
 
 /// A lane that was granted.

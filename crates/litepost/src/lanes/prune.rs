@@ -67,6 +67,10 @@ impl LaneStore {
             .prepare_cached("DELETE FROM main.litepost_outbox WHERE seq <= ?1")
             .and_then(|mut s| s.execute([last]))
             .doing(doing)?;
+        // What was to be skipped and turned out to be settled.
+        tx.prepare_cached("DELETE FROM main.litepost_skip WHERE seq <= ?1")
+            .and_then(|mut s| s.execute([last]))
+            .doing(doing)?;
         tx.commit().doing(doing)?;
         Ok(u32::try_from(deleted).unwrap_or(u32::MAX))
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use litepost_core::pipeline::{BlockedLine, BlockedState, Counters, LaneState};
+use litepost_core::pipeline::{BlockedLine, BlockedState, Counters, Decisions, LaneState};
 use litepost_core::{Lane, Line, LineKind, Millis, Seq, SeqRanges};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
@@ -34,6 +34,14 @@ impl LaneStore {
             (None, Start::Now) => tx
                 .query_row("SELECT coalesce(max(seq), 0) FROM main.litepost_outbox", [], |row| row.get(0))
                 .doing(doing)?,
+            (None, Start::At(time)) => tx
+                .query_row(
+                    "SELECT coalesce((SELECT min(seq) - 1 FROM main.litepost_outbox WHERE created_at >= ?1), \
+                     (SELECT max(seq) FROM main.litepost_outbox), 0)",
+                    [time.0],
+                    |row| row.get(0),
+                )
+                .doing(doing)?,
         };
         {
             let mut insert = tx
@@ -46,6 +54,26 @@ impl LaneStore {
                 insert.execute(params![destination, lane, lanes, begin, now.0]).doing(doing)?;
             }
         }
+        tx.commit().doing(doing)
+    }
+
+    /// Notes whether a destination keeps a ledger of what it has applied: an operator must know before its cursor moves.
+    pub fn note_ledger(&mut self, destination: &str, ledger: bool) -> Result<(), StoreError> {
+        let doing = "registering a destination";
+        let differs: bool = self
+            .connection
+            .query_row(
+                "SELECT EXISTS (SELECT 1 FROM main.litepost_cursor WHERE destination = ?1 AND ledger <> ?2)",
+                params![destination, ledger],
+                |row| row.get(0),
+            )
+            .doing(doing)?;
+        if !differs {
+            return Ok(());
+        }
+        let tx = self.write(doing)?;
+        tx.execute("UPDATE main.litepost_cursor SET ledger = ?2 WHERE destination = ?1", params![destination, ledger])
+            .doing(doing)?;
         tx.commit().doing(doing)
     }
 
@@ -67,8 +95,9 @@ impl LaneStore {
         let acked_above =
             SeqRanges::parse(&above).ok_or(StoreError::BadState { table: "litepost_cursor", column: "acked_above" })?;
         let blocked = blocked(&snapshot, destination, lane)?;
+        let decisions = decisions(&snapshot, destination)?;
         snapshot.commit().doing(doing)?;
-        Ok((LaneState { acked, acked_above, blocked }, row))
+        Ok((LaneState { acked, acked_above, blocked, decisions }, row))
     }
 }
 
@@ -118,6 +147,36 @@ fn cursor(row: &Row<'_>, lane: u32) -> rusqlite::Result<(Seq, String, CursorRow)
         updated_at: Millis(row.get(17)?),
     };
     Ok((Seq(row.get(2)?), row.get(3)?, cursor))
+}
+
+/// What an operator has decided; the pause of a whole destination is a matter of its lease.
+fn decisions(connection: &Connection, destination: &str) -> Result<Decisions, StoreError> {
+    let doing = "loading the operator's decisions";
+    let mut decisions = Decisions::default();
+    let mut skips =
+        connection.prepare_cached("SELECT seq FROM main.litepost_skip WHERE destination = ?1").doing(doing)?;
+    for seq in skips.query_map([destination], |row| row.get(0)).doing(doing)? {
+        decisions.skips.insert(Seq(seq.doing(doing)?));
+    }
+    let mut pauses =
+        connection.prepare_cached("SELECT kind, name FROM main.litepost_pause WHERE destination = ?1").doing(doing)?;
+    let mut rows = pauses.query([destination]).doing(doing)?;
+    while let Some(row) = rows.next().doing(doing)? {
+        let (kind, name): (String, String) = (row.get(0).doing(doing)?, row.get(1).doing(doing)?);
+        match kind.as_str() {
+            "topic" => decisions.paused_topics.insert(name.into()),
+            "key" => decisions.paused_keys.insert(name.into()),
+            _ => false,
+        };
+    }
+    let mut holes = connection
+        .prepare_cached("SELECT first_seq, last_seq FROM main.litepost_hole ORDER BY first_seq")
+        .doing(doing)?;
+    let mut rows = holes.query([]).doing(doing)?;
+    while let Some(row) = rows.next().doing(doing)? {
+        decisions.holes.insert_range(Seq(row.get(0).doing(doing)?), Seq(row.get(1).doing(doing)?));
+    }
+    Ok(decisions)
 }
 
 fn blocked(connection: &Connection, destination: &str, lane: u32) -> Result<BTreeMap<Line, BlockedLine>, StoreError> {

@@ -5,7 +5,7 @@
 //! this returns.
 
 use litepost_core::pipeline::{BlockedLine, DeadLetter, Settlement};
-use litepost_core::{Line, Millis, Seq};
+use litepost_core::{DeadReason, Line, Millis, Seq};
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::{LaneStore, Lease};
@@ -192,5 +192,13 @@ fn bury(tx: &Transaction<'_>, lease: &Lease, letter: &DeadLetter, now: Millis) -
             ])
         })
         .doing(DOING)?;
-    if copied == 1 { Ok(()) } else { Err(StoreError::EventMissing { seq: letter.seq }) }
+    if copied != 1 {
+        return Err(StoreError::EventMissing { seq: letter.seq });
+    }
+    if letter.reason == DeadReason::Skipped {
+        tx.prepare_cached("DELETE FROM main.litepost_skip WHERE destination = ?1 AND seq = ?2")
+            .and_then(|mut s| s.execute(params![&*lease.destination, letter.seq.0]))
+            .doing(DOING)?;
+    }
+    Ok(())
 }

@@ -120,6 +120,7 @@ impl Batch<'_> {
             created_at: Millis(integer(row.get_ref(9)?).unwrap_or(0)),
             deliver_after: integer(row.get_ref(10)?).map(Millis),
             expires_at: integer(row.get_ref(11)?).map(Millis),
+            only_for: text(row.get_ref(12)?, "only_for", &mut defects),
             defect: defects.finish(),
         };
         self.payloads.push(start..self.buffer.len());

@@ -22,14 +22,14 @@ fn store(file: &File) -> LaneStore {
 fn granted(answer: Acquire) -> Lease {
     match answer {
         Acquire::Granted(lease) => lease,
-        Acquire::HeldBy(beat) => panic!("held by {beat:?}"),
+        other => panic!("not granted: {other:?}"),
     }
 }
 
 fn held(answer: Acquire) -> litepost::lanes::Beat {
     match answer {
         Acquire::HeldBy(beat) => beat,
-        Acquire::Granted(lease) => panic!("granted {lease:?}"),
+        other => panic!("not held: {other:?}"),
     }
 }
 
@@ -103,7 +103,7 @@ fn a_lost_lease_writes_nothing_and_harms_no_other() {
     assert_eq!(one.load(D, 0).unwrap().0.acked, Seq(0));
     assert_eq!(one.load("shop.other", 0).unwrap().0.acked, Seq(5));
     let app = open(&file.path);
-    let letters = dead::list(&app, None, 0, 10).unwrap();
+    let letters = dead::list(&app, &dead::DeadFilter::default()).unwrap();
     let [only] = letters.as_slice() else { panic!("{letters:?}") };
     assert_eq!((only.destination.as_str(), only.seq, only.reason.as_str()), ("shop.other", Seq(2), "permanent"));
     let whole = dead::show(&app, only.dead_id).unwrap().unwrap();
