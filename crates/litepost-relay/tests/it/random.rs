@@ -43,7 +43,7 @@ fn produce(path: &Path, stop: &AtomicBool) -> i64 {
     let mut n = 0;
     while !stop.load(Ordering::Acquire) {
         let tx = outbox.transaction().unwrap();
-        for _ in 0..4 {
+        for _ in 0..8 {
             n += 1;
             let ok = if n % 15 == 0 { -1 } else { 1 };
             let args = [Value::Integer(n), Value::Integer(ok)];
@@ -51,7 +51,7 @@ fn produce(path: &Path, stop: &AtomicBool) -> i64 {
             enqueue(&tx, &event.key((n * 7 % KEYS).to_string())).unwrap();
         }
         tx.commit().unwrap();
-        std::thread::sleep(Duration::from_millis(15));
+        std::thread::sleep(Duration::from_millis(2));
     }
     n
 }
