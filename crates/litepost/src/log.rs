@@ -145,6 +145,13 @@ impl LogReader {
     }
 }
 
+/// The newest position; [`Seq::ZERO`] when the log is empty.
+pub(crate) fn newest(connection: &Connection) -> Result<Seq, StoreError> {
+    connection
+        .query_row("SELECT coalesce(max(seq), 0) FROM main.litepost_outbox", [], |row| row.get(0).map(Seq))
+        .doing("reading the newest position")
+}
+
 /// One setting of the file.
 pub(crate) fn meta(connection: &Connection, name: &str) -> Result<String, StoreError> {
     let found: Option<String> = connection

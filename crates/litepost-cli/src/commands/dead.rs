@@ -29,7 +29,7 @@ Examples:
   litepost dead replay 17 18 --reason 'the bug is fixed'
   litepost dead replay --destination shop.webhook --error-code 500 --since 2h --rate 50/s --dry-run
   litepost dead replay --destination shop.webhook --key order-501 --in-order
-  litepost dead edit 17 --payload '{\"total\": 10}' --reason 'ticket 4711'
+  litepost dead edit 17 --payload '{\"total\": 10}' --reason 'the total was wrong'
   litepost dead discard --destination shop.webhook --until 2026-01-31
   litepost dead purge --older-than 30d
   litepost dead export --destination shop.webhook > letters.jsonl";

@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::{Beat, CursorRow, LaneStore, Start};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
+use crate::log::newest;
 
 impl LaneStore {
     /// Makes the rows of a destination's lanes. Does nothing when they are there; an error when it has another number
@@ -31,9 +32,7 @@ impl LaneStore {
             (None, Start::Earliest) => tx
                 .query_row("SELECT coalesce(min(seq), 1) - 1 FROM main.litepost_outbox", [], |row| row.get(0))
                 .doing(doing)?,
-            (None, Start::Now) => tx
-                .query_row("SELECT coalesce(max(seq), 0) FROM main.litepost_outbox", [], |row| row.get(0))
-                .doing(doing)?,
+            (None, Start::Now) => newest(&tx)?.0,
             (None, Start::At(time)) => tx
                 .query_row(
                     "SELECT coalesce((SELECT min(seq) - 1 FROM main.litepost_outbox WHERE created_at >= ?1), \

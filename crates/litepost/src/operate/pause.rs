@@ -11,6 +11,7 @@ use serde_json::json;
 use super::{Operator, refused};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
+use crate::log::newest;
 
 /// What of a destination is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,9 +165,7 @@ pub fn pauses(connection: &Connection) -> Result<Vec<Pause>, StoreError> {
 
 /// The newest position: what there is to drain up to.
 pub fn head(connection: &Connection) -> Result<Seq, StoreError> {
-    connection
-        .query_row("SELECT coalesce(max(seq), 0) FROM main.litepost_outbox", [], |row| row.get(0).map(Seq))
-        .doing("reading the newest position")
+    newest(connection)
 }
 
 /// How far a destination is on its way to `until`.
