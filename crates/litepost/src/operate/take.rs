@@ -138,11 +138,7 @@ impl Operator {
             detail.insert("taken_by_force".into(), held.into());
         }
         audit::write(&tx, &self.who, action, Some(destination), &detail)?;
-        tx.execute(
-            "DELETE FROM main.litepost_wanted WHERE destination = ?1 AND nonce = ?2",
-            [destination, &self.nonce],
-        )
-        .doing(DOING)?;
+        forget_wish(&tx, destination, &self.nonce)?;
         finish(tx, false, action)?;
         Ok(Some(answer))
     }
@@ -170,13 +166,15 @@ impl Operator {
 
     fn take_back(&mut self, destination: &str) -> Result<(), StoreError> {
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).doing(DOING)?;
-        tx.execute(
-            "DELETE FROM main.litepost_wanted WHERE destination = ?1 AND nonce = ?2",
-            [destination, &self.nonce],
-        )
-        .doing(DOING)?;
+        forget_wish(&tx, destination, &self.nonce)?;
         tx.commit().doing(DOING)
     }
+}
+
+fn forget_wish(tx: &Transaction<'_>, destination: &str, nonce: &str) -> Result<(), StoreError> {
+    tx.execute("DELETE FROM main.litepost_wanted WHERE destination = ?1 AND nonce = ?2", [destination, nonce])
+        .doing(DOING)?;
+    Ok(())
 }
 
 fn lanes(connection: &Connection, destination: &str) -> Result<Vec<LaneRow>, StoreError> {
