@@ -95,19 +95,6 @@ fn nobody(target: &TargetSpec, span: Option<Span>, list: &str, problems: &mut Ve
 }
 
 fn tables(target: &TargetSpec, problems: &mut Vec<Problem>) {
-    for table in &target.tables {
-        for (name, scope, key, span) in table.level.delivery.given() {
-            // inject_outbox_seq per table is sqloutbox's, and told apart where the destination is made.
-            if scope == Scope::Statements && name != "inject_outbox_seq" {
-                problems.push(
-                    Problem::error(key, format!("{key}: this version has one {name} for all tables of a target"))
-                        .at(span)
-                        .label("not implemented yet")
-                        .hint(format!("set {name} in [{}], or give this table a target of its own", target.path)),
-                );
-            }
-        }
-    }
     if target.tables.is_empty() && !target.broken {
         nobody(target, None, "tables", problems);
     }

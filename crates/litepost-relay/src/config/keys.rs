@@ -270,7 +270,8 @@ keys! {
         #[scope = File]
         cleanup_every: Count<1, 1_000_000_000>,
         /// How a SQL target recognises what it has applied: `ledger` (a row in the same remote transaction; any
-        /// SQL, exactly once), `outbox_seq` (sqloutbox's column and index), `none` (sent as it is, at least once).
+        /// SQL, exactly once), `outbox_seq` (the ledger, and each inserted row carries its event's number: sqloutbox's
+        /// column, see outbox-seq.md), `none` (sent as it is, at least once).
         #[default = "\"ledger\""]
         #[scope = Statements]
         dedupe: Dedupe,
@@ -280,8 +281,8 @@ keys! {
         #[scope = Statements]
         auto_schema: bool,
         /// sqloutbox's way to say `dedupe`: true is `outbox_seq`, false sends the SQL as it is (with the ledger beside
-        /// it), a list names the tables that carry the column. A type of destination that has no `outbox_seq` in this
-        /// version keeps a ledger instead, and a warning says so.
+        /// it), a list names the tables that carry the column. MySQL has no `outbox_seq`: there a ledger is kept instead,
+        /// and a warning says so.
         #[default = "not given: `dedupe` decides"]
         #[scope = Statements]
         inject_outbox_seq: InjectOutboxSeq,

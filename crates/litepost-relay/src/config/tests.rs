@@ -164,7 +164,6 @@ connection = { path = "x.db" }
         [
             "app.myapp.retain_log_days: this version keeps no receipts of deliveries",
             "app.myapp.db.mixed.retain_log_days: this version keeps no receipts of deliveries",
-            "app.myapp.db.mixed.tables[2].inject_outbox_seq: this version has no outbox_seq for \"sqlite\" destinations",
             "app.myapp.db.mixed.tables[3].retain_log_days: this version keeps no receipts of deliveries",
         ]
     );

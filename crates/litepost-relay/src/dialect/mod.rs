@@ -7,6 +7,7 @@
 //! text inside a literal, a quoted name or a comment is never taken for anything else.
 
 mod grammar;
+mod inject;
 mod insert;
 mod lexer;
 mod rules;
@@ -16,6 +17,7 @@ mod translate;
 mod tests;
 
 pub(crate) use grammar::parses;
+pub(crate) use inject::{Injected, ORIGIN_COLUMN, SEQ_COLUMN, inject};
 pub use insert::InsertShape;
 pub use translate::{Arguments, Translated, translate};
 

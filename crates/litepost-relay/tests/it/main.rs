@@ -9,5 +9,7 @@ mod journey;
 mod leases;
 mod operate;
 #[cfg(feature = "postgres")]
+mod outbox_seq;
+#[cfg(feature = "postgres")]
 mod postgres;
 mod random;

@@ -20,7 +20,7 @@ use reqwest::header::HeaderValue;
 use serde::Deserialize;
 
 use super::settings;
-use super::sql::{self, Dedupe, Options};
+use super::sql::{self, Options};
 use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const LIBSQL: SinkType = SinkType {
@@ -78,7 +78,7 @@ struct Factory {
 
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
     let connection: Connection = settings::connection(settings)?;
-    let options = Options::read(settings)?;
+    let options = Options::read_with_outbox_seq(settings)?;
     let address = address::parse(&connection.url)?;
     if address.token.is_some() && connection.auth_token.is_some() {
         return Err(SinkConfigError::new("connection.auth_token", "is given in the url as well; keep one of them"));
@@ -124,6 +124,6 @@ impl SinkFactory for Factory {
     }
 
     fn needs_watermark(&self) -> bool {
-        self.options.dedupe == Dedupe::Ledger
+        self.options.keeps_ledger()
     }
 }

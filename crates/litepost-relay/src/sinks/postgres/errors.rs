@@ -30,8 +30,10 @@ fn by_state(state: &str, message: String) -> Fault {
         "57014" | "25P03" | "25P04" | "57P05" => unavailable(Timeout),
         "25006" => unavailable(Server),
         "3D000" | "0P000" => unavailable(Denied),
-        // Missing: table, column, schema, function, type; and the right to use one.
-        "42P01" | "42703" | "3F000" | "42883" | "42704" | "42501" => Fault::Rejected(Rejection::hold(state, message)),
+        // Missing: table, column, schema, function, type, the index of ON CONFLICT; and the right to use one.
+        "42P01" | "42703" | "3F000" | "42883" | "42704" | "42501" | "42P10" => {
+            Fault::Rejected(Rejection::hold(state, message))
+        }
         "42601" => Fault::Rejected(Rejection::never(state, message)),
         _ => match state.get(..2) {
             Some("08") => unavailable(Connect),

@@ -22,7 +22,7 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::settings;
-use super::sql::{self, Dedupe, Options};
+use super::sql::{self, Options};
 use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const TYPE: SinkType = SinkType {
@@ -71,7 +71,7 @@ struct Factory {
 
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
     let connection: Connection = settings::connection(settings)?;
-    let options = Options::read(settings)?;
+    let options = Options::read_with_outbox_seq(settings)?;
     // The message of the parser names the option and never its value.
     let mut config: tokio_postgres::Config = connection
         .url
@@ -141,6 +141,6 @@ impl SinkFactory for Factory {
     }
 
     fn needs_watermark(&self) -> bool {
-        self.options.dedupe == Dedupe::Ledger
+        self.options.keeps_ledger()
     }
 }

@@ -12,7 +12,8 @@ use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::{EventRef, Line, Outcome, Rejection, RetryHint, Seq, Unavailable, UnavailableKind, Value};
 
 use super::ledger::{self, Ledger, Mark};
-use super::options::{Dedupe, Options};
+use super::options::Options;
+use super::outbox_seq::Numbers;
 use super::plan::{Planned, Planner};
 use super::session::{Failure, Fault, Session, Work};
 use crate::clock;
@@ -27,6 +28,8 @@ struct SqlSink<S> {
     session: S,
     context: SinkContext,
     planner: Planner,
+    options: Options,
+    numbers: Numbers,
     ledger: Option<State>,
     deadline: Duration,
     cautious: Option<usize>,
@@ -49,10 +52,19 @@ pub(crate) async fn open<S: Session + 'static>(
     deadline: Duration,
 ) -> Result<Box<dyn Sink>, Unavailable> {
     let planner = Planner::new(session.dialect());
-    let mut sink =
-        SqlSink { session, context: context.clone(), planner, ledger: None, deadline, cautious: None, used_up: false };
-    if options.dedupe == Dedupe::Ledger {
-        let claimed = tokio::time::timeout(deadline, sink.claim(options.auto_schema)).await;
+    let mut sink = SqlSink {
+        session,
+        context: context.clone(),
+        planner,
+        options: options.clone(),
+        numbers: Numbers::new(context),
+        ledger: None,
+        deadline,
+        cautious: None,
+        used_up: false,
+    };
+    if options.keeps_ledger() {
+        let claimed = tokio::time::timeout(deadline, sink.claim(options.may_create_ledger())).await;
         sink.ledger = Some(claimed.unwrap_or_else(|_| Err(late(deadline)))?);
         sink.compare_with_log().await?;
     }
@@ -233,6 +245,31 @@ impl<S: Session> SqlSink<S> {
         }
     }
 
+    /// The event's statement. A table whose rows carry numbers is made ready before its first INSERT.
+    async fn plan(&mut self, event: &EventRef) -> Result<Planned, Fault> {
+        let mut planned = self.planner.plan(event).map_err(Fault::Rejected)?;
+        let table = &*event.topic;
+        let Some(auto_schema) = self.options.outbox_seq(table) else { return Ok(planned) };
+        let Some(text) = self.planner.numbered(&planned, table).map_err(Fault::Rejected)? else { return Ok(planned) };
+        if !self.numbers.is_ready(table) {
+            let preparing = self.numbers.prepare(&mut self.session, table, auto_schema);
+            let prepared = tokio::time::timeout(self.deadline, preparing).await;
+            prepared.unwrap_or_else(|_| Err(Fault::Unavailable(late(self.deadline))))?;
+        }
+        if let Some(values) = self.numbers.values(table, event.seq.0) {
+            planned.values.extend(values.map_err(Fault::Rejected)?);
+            planned.text = text;
+        }
+        Ok(planned)
+    }
+
+    /// What is missing may be the column or the index of a table: the next attempt looks again.
+    fn look_again(&mut self, event: &EventRef, rejection: &Rejection) {
+        if rejection.retry == RetryHint::Hold {
+            self.numbers.forget(&event.topic);
+        }
+    }
+
     async fn in_order(&mut self, events: &[EventRef]) -> Vec<Outcome> {
         let mut answer = Answer::new(events.len());
         let mut fresh = Vec::new();
@@ -247,12 +284,13 @@ impl<S: Session> SqlSink<S> {
         let mut stop: Option<(usize, Rejection)> = None;
         let mut planned = Vec::with_capacity(fresh.len());
         for &at in &fresh {
-            match self.planner.plan(&events[at]) {
+            match self.plan(&events[at]).await {
                 Ok(p) => planned.push(p),
-                Err(rejection) => {
+                Err(Fault::Rejected(rejection)) => {
                     stop = Some((at, rejection));
                     break;
                 }
+                Err(Fault::Unavailable(u)) => return give_up(answer, &u),
             }
         }
         let steps: Vec<&Planned> = planned.iter().collect();
@@ -287,6 +325,7 @@ impl<S: Session> SqlSink<S> {
             _ => None,
         };
         if let Some((at, rejection)) = stop {
+            self.look_again(&events[at], &rejection);
             answer.set(at, Outcome::Rejected(rejection));
         }
         answer.finish()
@@ -301,12 +340,13 @@ impl<S: Session> SqlSink<S> {
                 Ok(true) => answer.set(at, Outcome::Delivered),
                 Err(u) => return give_up(answer, &u),
                 Ok(false) if stopped.contains(&self.line(event)) => {}
-                Ok(false) => match self.planner.plan(event) {
+                Ok(false) => match self.plan(event).await {
                     Ok(p) => planned.push((at, p)),
-                    Err(rejection) => {
+                    Err(Fault::Rejected(rejection)) => {
                         answer.set(at, Outcome::Rejected(rejection));
                         stopped.insert(self.line(event));
                     }
+                    Err(Fault::Unavailable(u)) => return give_up(answer, &u),
                 },
             }
         }
@@ -324,6 +364,7 @@ impl<S: Session> SqlSink<S> {
             match self.commit(&steps, &committing, DeliveryOrder::OutOfOrder).await {
                 Ok(()) => group.iter().for_each(|(at, _)| answer.set(*at, Outcome::Delivered)),
                 Err(Failure::Step(_, rejection) | Failure::Whole(rejection)) if group.len() == 1 => {
+                    self.look_again(committing[0], &rejection);
                     answer.set(group[0].0, Outcome::Rejected(rejection));
                     stopped.insert(self.line(committing[0]));
                 }

@@ -7,12 +7,14 @@
 mod engine;
 pub(super) mod ledger;
 mod options;
+mod outbox_seq;
 mod plan;
 mod session;
 
 pub(crate) use engine::open;
-pub(crate) use options::{Dedupe, Options, deadline};
-pub(crate) use plan::Planned;
+pub(crate) use options::{Options, deadline};
+pub(crate) use outbox_seq::{Numbers, Speak};
+pub(crate) use plan::{Planned, Planner};
 pub(crate) use session::{Failure, Fault, Guard, Session, Work};
 
 /// Makes `ring` the process's TLS provider unless the program has chosen one.

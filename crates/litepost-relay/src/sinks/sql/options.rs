@@ -1,5 +1,6 @@
-//! The keys beside `connection` that every SQL destination behind a network understands.
+//! The keys beside `connection` that every SQL destination understands, for the target and for each of its tables.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -14,9 +15,27 @@ pub(crate) struct Options {
     /// How a statement that is sent twice is recognised.
     #[serde(default)]
     pub(crate) dedupe: Dedupe,
-    /// Whether the ledger's tables are created when they are missing.
+    /// Whether what is missing in the target (the ledger, the column `outbox_seq`) is created.
     #[serde(default = "yes")]
     pub(crate) auto_schema: bool,
+    /// What holds for single tables.
+    #[serde(skip)]
+    tables: BTreeMap<String, TableOptions>,
+}
+
+/// What holds for one table.
+#[derive(Clone, Copy, Debug)]
+struct TableOptions {
+    dedupe: Dedupe,
+    auto_schema: bool,
+}
+
+/// What a table's entry says.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    dedupe: Option<Dedupe>,
+    auto_schema: Option<bool>,
 }
 
 /// How a statement that is sent twice is recognised.
@@ -26,7 +45,7 @@ pub(crate) enum Dedupe {
     /// By a ledger in the target.
     #[default]
     Ledger,
-    /// By a column of the target's tables (sqloutbox's way).
+    /// By the ledger, and each row of an INSERT carries the number of its event (sqloutbox's column).
     OutboxSeq,
     /// Not at all.
     None,
@@ -37,10 +56,11 @@ fn yes() -> bool {
 }
 
 impl Options {
-    /// Reads and checks them.
+    /// Reads and checks them, for a type of destination that has no `outbox_seq`.
+    #[allow(dead_code, reason = "which types are built is a matter of features")]
     pub(crate) fn read(settings: &SinkSettings) -> Result<Self, SinkConfigError> {
-        let options: Self = settings::options(settings)?;
-        if options.dedupe == Dedupe::OutboxSeq {
+        let options = Self::read_with_outbox_seq(settings)?;
+        if options.dedupe == Dedupe::OutboxSeq || options.tables.values().any(|t| t.dedupe == Dedupe::OutboxSeq) {
             return Err(SinkConfigError::new(
                 "dedupe",
                 "\"outbox_seq\" is not available for this type of destination; use \"ledger\", which needs no column in \
@@ -48,6 +68,42 @@ impl Options {
             ));
         }
         Ok(options)
+    }
+
+    /// Reads and checks them.
+    pub(crate) fn read_with_outbox_seq(settings: &SinkSettings) -> Result<Self, SinkConfigError> {
+        let mut options: Self = settings::options(settings)?;
+        for (name, table) in &settings.tables {
+            let said: Said = toml::Value::Table(table.clone())
+                .try_into()
+                .map_err(|e: toml::de::Error| SinkConfigError::new("tables", format!("{name}: {}", e.message())))?;
+            let table = TableOptions {
+                dedupe: said.dedupe.unwrap_or(options.dedupe),
+                auto_schema: said.auto_schema.unwrap_or(options.auto_schema),
+            };
+            options.tables.insert(name.clone(), table);
+        }
+        Ok(options)
+    }
+
+    /// Whether the target keeps a ledger: one table that needs it is enough, since all share the lane's transactions.
+    pub(crate) fn keeps_ledger(&self) -> bool {
+        if self.tables.is_empty() {
+            return self.dedupe != Dedupe::None;
+        }
+        self.tables.values().any(|table| table.dedupe != Dedupe::None)
+    }
+
+    /// Whether the ledger may be created.
+    pub(crate) fn may_create_ledger(&self) -> bool {
+        self.auto_schema
+    }
+
+    /// Whether rows of `table` carry numbers, and if so whether the column may be added.
+    pub(crate) fn outbox_seq(&self, table: &str) -> Option<bool> {
+        let own = self.tables.get(table).copied();
+        let own = own.unwrap_or(TableOptions { dedupe: self.dedupe, auto_schema: self.auto_schema });
+        (own.dedupe == Dedupe::OutboxSeq).then_some(own.auto_schema)
     }
 }
 

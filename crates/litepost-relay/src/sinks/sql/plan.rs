@@ -9,7 +9,7 @@ use std::sync::Arc;
 use litepost_core::statement::{Args, STATEMENT_KIND};
 use litepost_core::{Event, Rejection, Statement, Value};
 
-use crate::dialect::{Arguments, Dialect, Translated, translate};
+use crate::dialect::{Arguments, Dialect, Injected, Translated, inject, translate};
 
 /// Texts remembered before the memory is emptied. Programs have tens; a program that writes values into its SQL has
 /// as many as events.
@@ -28,18 +28,20 @@ pub(crate) struct Planned {
 
 /// Plans events for one dialect.
 #[derive(Debug)]
-pub(super) struct Planner {
+pub(crate) struct Planner {
     dialect: Dialect,
     texts: HashMap<String, Arc<Translated>>,
+    /// Texts that carry a number, by the text without it; with the table, and `None` for what inserts nothing.
+    numbered: HashMap<String, (String, Option<Arc<Translated>>)>,
 }
 
 impl Planner {
-    pub(super) fn new(dialect: Dialect) -> Self {
-        Self { dialect, texts: HashMap::new() }
+    pub(crate) fn new(dialect: Dialect) -> Self {
+        Self { dialect, texts: HashMap::new(), numbered: HashMap::new() }
     }
 
     /// The event's statement, or why it can never be one.
-    pub(super) fn plan(&mut self, event: &Event) -> Result<Planned, Rejection> {
+    pub(crate) fn plan(&mut self, event: &Event) -> Result<Planned, Rejection> {
         let undecodable = |message: String| Rejection::never("undecodable", message);
         if let Some(defect) = &event.defect {
             return Err(undecodable(defect.to_string()));
@@ -67,6 +69,33 @@ impl Planner {
             values = text.order.iter().filter_map(|&from| values.get(from).cloned()).collect();
         }
         Ok(Planned { text, values })
+    }
+
+    /// The text of `planned` with two more parameters, origin and number, when it inserts into `table`; `None` when it
+    /// inserts nothing.
+    pub(crate) fn numbered(&mut self, planned: &Planned, table: &str) -> Result<Option<Arc<Translated>>, Rejection> {
+        let sql = &planned.text.sql;
+        if let Some((_, text)) = self.numbered.get(sql).filter(|(known, _)| known == table) {
+            return Ok(text.clone());
+        }
+        let injected = inject(sql, planned.values.len(), table, self.dialect).map_err(|why| {
+            let message = format!(
+                "the statement cannot carry outbox_seq: {why}; change it, or set dedupe = \"ledger\" for the table {table}: \
+                 the ledger takes any SQL"
+            );
+            Rejection::never("unsupported_stmt", message)
+        })?;
+        let text = match injected {
+            Injected::Insert(sql) => Some(Arc::new(Translated { sql, insert: None, ..(*planned.text).clone() })),
+            Injected::Other => None,
+        };
+        if sql.len() <= TEXT_BYTES_MAX {
+            if self.numbered.len() >= TEXTS_MAX {
+                self.numbered.clear();
+            }
+            self.numbered.insert(sql.clone(), (table.to_owned(), text.clone()));
+        }
+        Ok(text)
     }
 
     fn text(&mut self, sql: &str, shape: &str, arguments: &Arguments<'_>) -> Result<Arc<Translated>, Rejection> {

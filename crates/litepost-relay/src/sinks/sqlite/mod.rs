@@ -8,6 +8,7 @@ mod bind;
 mod errors;
 mod guard;
 mod ledger;
+mod numbers;
 mod target;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use serde::Deserialize;
 
 use self::target::Target;
 use super::settings;
+use super::sql::Options;
 use crate::sink::{Batch, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const TYPE: SinkType = SinkType {
@@ -46,39 +48,13 @@ struct Connection {
     foreign_keys: bool,
 }
 
-/// Keys beside `connection`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Options {
-    #[serde(default)]
-    dedupe: Dedupe,
-    #[serde(default = "yes")]
-    auto_schema: bool,
-}
-
-fn yes() -> bool {
-    true
-}
-
-/// How a statement that is sent twice is recognised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Dedupe {
-    /// By a ledger in the target.
-    #[default]
-    Ledger,
-    /// Not at all.
-    None,
-}
-
 /// What a connection needs to know.
 #[derive(Clone, Debug)]
 struct TargetSettings {
     path: PathBuf,
     create: bool,
     foreign_keys: bool,
-    dedupe: Dedupe,
-    auto_schema: bool,
+    options: Options,
 }
 
 struct Factory {
@@ -87,9 +63,9 @@ struct Factory {
 
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
     let Connection { path, create, foreign_keys } = settings::connection(settings)?;
-    let Options { dedupe, auto_schema } = settings::options(settings)?;
+    let options = Options::read_with_outbox_seq(settings)?;
     let path = settings::path(settings, &path, "connection.path")?;
-    Ok(Arc::new(Factory { settings: TargetSettings { path, create, foreign_keys, dedupe, auto_schema } }))
+    Ok(Arc::new(Factory { settings: TargetSettings { path, create, foreign_keys, options } }))
 }
 
 impl SinkFactory for Factory {

@@ -8,23 +8,29 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use litepost_core::pipeline::DeliveryOrder;
-use litepost_core::statement::STATEMENT_KIND;
+use litepost_core::statement::{Args, STATEMENT_KIND};
 use litepost_core::{EventRef, Line, Outcome, Rejection, Seq, Statement, Unavailable, UnavailableKind};
 use rusqlite::{Connection, InterruptHandle, OpenFlags};
 
 use super::errors::{self, Trouble};
 use super::guard::Guard;
 use super::ledger::{self, Mark};
-use super::{Dedupe, TargetSettings, bind};
+use super::{TargetSettings, bind, numbers};
 use crate::clock;
+use crate::dialect::Dialect;
 use crate::sink::{LogPeek, SinkContext};
+use crate::sinks::sql::{Numbers, Options, Planned, Planner};
 
 /// An open target.
 pub(super) struct Target {
     db: Connection,
     guard: Guard,
     who: SinkContext,
-    dedupe: Dedupe,
+    options: Options,
+    /// Whether a ledger is kept.
+    ledger: bool,
+    planner: Planner,
+    numbers: Numbers,
     /// The ledger row as we left it: when it has moved, somebody else moved it.
     mark: Mark,
     /// The highest position the ledger knew at connect, in order or out of order.
@@ -66,9 +72,19 @@ impl Target {
         db.pragma_update(None, "foreign_keys", settings.foreign_keys).map_err(fail)?;
         db.set_prepared_statement_cache_capacity(128);
         let guard = Guard::install(&mut db).map_err(fail)?;
-        let mut target = Self { db, guard, who, dedupe: settings.dedupe, mark: Mark::default(), watermark: 0 };
-        if settings.dedupe == Dedupe::Ledger {
-            target.prepare_ledger(settings.auto_schema)?;
+        let mut target = Self {
+            db,
+            guard,
+            numbers: Numbers::new(&who),
+            who,
+            options: settings.options.clone(),
+            ledger: settings.options.keeps_ledger(),
+            planner: Planner::new(Dialect::Sqlite),
+            mark: Mark::default(),
+            watermark: 0,
+        };
+        if target.ledger {
+            target.prepare_ledger(settings.options.may_create_ledger())?;
         }
         Ok(target)
     }
@@ -111,7 +127,7 @@ impl Target {
     /// what the log brings next would be taken for applied and vanish.
     pub(super) async fn check_against(&mut self, log: &LogPeek) -> Result<(), Unavailable> {
         let Mark { seq, last_hash, .. } = &self.mark;
-        if self.dedupe != Dedupe::Ledger || *seq <= self.who.acked || !log.is_available() {
+        if !self.ledger || *seq <= self.who.acked || !log.is_available() {
             return Ok(());
         }
         let found = log.event(Seq(*seq)).await;
@@ -126,7 +142,7 @@ impl Target {
 
     /// The highest position the ledger knew at connect; `None` without a ledger.
     pub(super) fn watermark(&self) -> Option<Seq> {
-        (self.dedupe == Dedupe::Ledger).then_some(Seq(self.watermark))
+        self.ledger.then_some(Seq(self.watermark))
     }
 
     pub(super) fn interrupt_handle(&self) -> InterruptHandle {
@@ -154,12 +170,20 @@ impl Target {
         let ran = self.within(order, events, poison);
         match ran {
             Ok((Run::Done(outcomes), mark)) => {
-                self.finish(Ok(()))?;
+                if let Err(unavailable) = self.finish(Ok(())) {
+                    self.numbers = Numbers::new(&self.who);
+                    return Err(unavailable);
+                }
                 self.mark = mark;
                 Ok(Run::Done(outcomes))
             }
-            Ok((poisoned, _)) => Ok(poisoned),
+            Ok((poisoned, _)) => {
+                // What was added to a table is undone with the transaction.
+                self.numbers = Numbers::new(&self.who);
+                Ok(poisoned)
+            }
             Err(unavailable) => {
+                self.numbers = Numbers::new(&self.who);
                 self.finish(Err(unavailable))?;
                 Ok(Run::Done(Vec::new()))
             }
@@ -189,14 +213,14 @@ impl Target {
             }
             let executed = match poison.get(&at) {
                 Some(rejection) => Err(Trouble::Rejected(rejection.clone())),
-                None => self.execute_alone(event),
+                None => self.numbered(event).and_then(|planned| self.execute_alone(event, planned.as_ref())),
             };
             match executed {
                 Ok(()) => {
                     if in_order {
                         mark.seq = event.seq.0;
                         mark.last_hash = ledger::hash(event);
-                    } else if self.dedupe == Dedupe::Ledger {
+                    } else if self.ledger {
                         let hash = ledger::hash(event);
                         ledger::write_event(&self.db, &self.who, event.seq.0, &hash, clock::wall().0).map_err(fail)?;
                     }
@@ -206,13 +230,15 @@ impl Target {
                     return Ok((Run::Poisoned(at, rejection), mark));
                 }
                 Err(Trouble::Rejected(rejection)) => {
+                    // What is missing may be the column or the index: the next attempt looks again.
+                    self.numbers.forget(&event.topic);
                     outcomes.push(Outcome::Rejected(rejection));
                     stopped.insert(Line::of(event, self.who.ordering));
                 }
                 Err(Trouble::Unavailable(unavailable)) => return Err(unavailable),
             }
         }
-        if self.dedupe == Dedupe::Ledger && !ledger::write(&self.db, &self.who, &mark, clock::wall().0).map_err(fail)? {
+        if self.ledger && !ledger::write(&self.db, &self.who, &mark, clock::wall().0).map_err(fail)? {
             return Err(ledger::fenced(&self.who, mark.token));
         }
         Ok((Run::Done(outcomes), mark))
@@ -220,7 +246,7 @@ impl Target {
 
     /// The ledger row, which must be as we left it.
     fn current_mark(&self) -> Result<Mark, Unavailable> {
-        if self.dedupe == Dedupe::None {
+        if !self.ledger {
             return Ok(self.mark.clone());
         }
         let mark = ledger::read(&self.db, &self.who).map_err(|e| errors::unavailable(&e))?;
@@ -236,7 +262,7 @@ impl Target {
     }
 
     fn applied_before(&self, order: DeliveryOrder, event: &EventRef, mark: &Mark) -> Result<bool, Unavailable> {
-        if self.dedupe == Dedupe::None {
+        if !self.ledger {
             return Ok(false);
         }
         let known = match order {
@@ -254,11 +280,27 @@ impl Target {
         }
     }
 
+    /// The event's INSERT with its number, when its table carries numbers.
+    fn numbered(&mut self, event: &EventRef) -> Result<Option<Planned>, Trouble> {
+        let table = &*event.topic;
+        let Some(auto_schema) = self.options.outbox_seq(table) else { return Ok(None) };
+        let mut planned = self.planner.plan(event).map_err(Trouble::Rejected)?;
+        let Some(text) = self.planner.numbered(&planned, table).map_err(Trouble::Rejected)? else { return Ok(None) };
+        numbers::prepare(&mut self.db, &mut self.numbers, table, auto_schema)?;
+        let Some(values) = self.numbers.values(table, event.seq.0) else { return Ok(None) };
+        planned.values.extend(values.map_err(Trouble::Rejected)?);
+        planned.text = text;
+        Ok(Some(planned))
+    }
+
     /// Executes one event; a failure undoes it and nothing else.
-    fn execute_alone(&mut self, event: &EventRef) -> Result<(), Trouble> {
+    fn execute_alone(&mut self, event: &EventRef, planned: Option<&Planned>) -> Result<(), Trouble> {
         self.db.prepare_cached("SAVEPOINT litepost_event")?.execute([])?;
         self.guard.event_speaks(true);
-        let executed = self.execute(event);
+        let executed = match planned {
+            Some(planned) => self.speak(&planned.text.sql, &Args::Positional(planned.values.clone())),
+            None => self.execute(event),
+        };
         self.guard.event_speaks(false);
         if self.db.is_autocommit() {
             // The statement ended the transaction; a success cannot.
@@ -283,9 +325,13 @@ impl Target {
             return Err(never("undecodable", "the payload of a statement event must be text in UTF-8".into()));
         };
         let statement = Statement::parse(payload).map_err(|e| never("undecodable", e.to_string()))?;
-        self.guard.check(&self.db, &statement.sql)?;
-        let mut prepared = self.db.prepare_cached(&statement.sql)?;
-        bind::bind(&mut prepared, &statement.args)?;
+        self.speak(&statement.sql, &statement.args)
+    }
+
+    fn speak(&mut self, sql: &str, args: &Args) -> Result<(), Trouble> {
+        self.guard.check(&self.db, sql)?;
+        let mut prepared = self.db.prepare_cached(sql)?;
+        bind::bind(&mut prepared, args)?;
         // RETURNING makes rows; the statement is done when the last one is.
         let mut rows = prepared.raw_query();
         while rows.next()?.is_some() {}
