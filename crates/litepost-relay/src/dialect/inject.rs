@@ -44,13 +44,13 @@ pub(crate) fn inject(sql: &str, params: usize, table: &str, dialect: Dialect) ->
         None | Some(ResolveType::Abort) => {}
         Some(_) => return Err("OR and REPLACE would hide other conflicts of the row".into()),
     }
+    let InsertBody::Select(select, upsert) = body else {
+        return Err("DEFAULT VALUES has no place for a value".into());
+    };
     let Some(columns) = columns else { return Err("it names no columns".into()) };
     if columns.iter().any(|name| *name == *SEQ_COLUMN || *name == *ORIGIN_COLUMN) {
         return Err(format!("it sets {SEQ_COLUMN} or {ORIGIN_COLUMN} itself"));
     }
-    let InsertBody::Select(select, upsert) = body else {
-        return Err("DEFAULT VALUES has no place for a value".into());
-    };
     if upsert.is_some() {
         return Err("it has an ON CONFLICT of its own, and a row that is updated keeps no trace of the event".into());
     }

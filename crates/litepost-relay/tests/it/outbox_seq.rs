@@ -294,10 +294,14 @@ async fn each_table_has_its_own_settings() {
     target
         .execute_batch(
             "ALTER TABLE held ADD COLUMN outbox_seq INTEGER NOT NULL DEFAULT 0;
-             ALTER TABLE held ADD COLUMN outbox_origin TEXT NOT NULL DEFAULT '';
-             CREATE UNIQUE INDEX i ON held (outbox_origin, outbox_seq) WHERE outbox_seq != 0;",
+             ALTER TABLE held ADD COLUMN outbox_origin TEXT NOT NULL DEFAULT '';",
         )
         .unwrap();
+    // The index is still missing: that is nothing wrong with the event either.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(desk.number("SELECT count(*) FROM litepost_dead"), 0);
+    assert_eq!(number(&target, "SELECT count(*) FROM held"), 0);
+    target.execute_batch("CREATE UNIQUE INDEX i ON held (outbox_origin, outbox_seq) WHERE outbox_seq != 0;").unwrap();
     desk.until("by hand is as good", |_| number(&target, "SELECT count(*) FROM held WHERE outbox_seq > 0") == 1).await;
     relay.stop().await;
     assert_eq!(desk.number("SELECT count(*) FROM litepost_dead"), 0);
@@ -356,7 +360,8 @@ async fn in_postgres_every_row_is_there_once_with_its_number() {
     let relay = here.start();
     tokio::time::sleep(Duration::from_millis(200)).await;
     server.start_again();
-    let all = |d: &Desk| d.number("SELECT max(seq) - min(acked) FROM litepost_outbox, litepost_cursor") == 0;
+    let all =
+        |d: &Desk| d.number("SELECT coalesce(max(seq) - min(acked), 1) FROM litepost_outbox, litepost_cursor") == 0;
     here.until("all is settled", all).await;
     relay.stop().await;
     let relay = there.start();

@@ -6,6 +6,8 @@
 use litepost_core::{Rejection, Unavailable, UnavailableKind};
 use rusqlite::ffi;
 
+use crate::dialect::parses;
+
 /// Whose fault it is.
 #[derive(Debug)]
 pub(super) enum Trouble {
@@ -21,7 +23,7 @@ impl From<rusqlite::Error> for Trouble {
     }
 }
 
-/// Sorts an error from preparing or executing an event's statement.
+/// Sorts an error from executing an event's statement.
 pub(super) fn classify(e: &rusqlite::Error) -> Trouble {
     let Some(code) = e.sqlite_error().map(|f| f.extended_code) else {
         return Trouble::Rejected(Rejection::never("driver", e.to_string()));
@@ -38,32 +40,23 @@ pub(super) fn classify(e: &rusqlite::Error) -> Trouble {
                 "{message}: a statement event may not begin or end transactions, attach files, set pragmas, or touch the ledger"
             ),
         )),
-        ffi::SQLITE_ERROR => Trouble::Rejected(by_message(name, message)),
+        // It compiles, so it failed at its own values.
+        ffi::SQLITE_ERROR => Trouble::Rejected(Rejection::new(name, message)),
         _ => Trouble::Unavailable(unavailable(e)),
     }
 }
 
-/// `SQLITE_ERROR` says in its text only whether something is missing in the target or the statement is no SQL.
-fn by_message(name: String, message: String) -> Rejection {
-    const MISSING: [&str; 6] = [
-        "no such table",
-        "no such column",
-        "no such function",
-        "no such module",
-        "no such collation",
-        "has no column named",
-    ];
-    let missing = MISSING.iter().any(|m| message.contains(m))
-        || (message.contains(" columns but ") && message.contains(" values were supplied"));
-    if missing {
-        Rejection::hold(name, message)
-    } else if message.contains("syntax error")
-        || message.contains("unrecognized token")
-        || message.contains("incomplete input")
-    {
-        Rejection::never(name, message)
-    } else {
-        Rejection::new(name, message)
+/// Sorts an error from compiling an event's statement. `SQLITE_ERROR` then means that the text is no SQL (the grammar
+/// tells), or that something it names is missing in the target.
+pub(super) fn compiling(e: &rusqlite::Error, sql: &str) -> Trouble {
+    let code = e.sqlite_error().map(|f| f.extended_code);
+    match code {
+        Some(code) if code & 0xff == ffi::SQLITE_ERROR => Trouble::Rejected(if parses(sql) {
+            Rejection::hold(name_of(code), message_of(e))
+        } else {
+            Rejection::never(name_of(code), message_of(e))
+        }),
+        _ => classify(e),
     }
 }
 

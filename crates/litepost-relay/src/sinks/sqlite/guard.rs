@@ -58,7 +58,7 @@ impl Guard {
             }
             Ok(Some(_)) => {}
             Ok(None) => return Err(never("empty", "the payload's sql holds no statement")),
-            Err(e) => return Err(errors::classify(&e)),
+            Err(e) => return Err(errors::compiling(&e, sql)),
         }
         if !matches!(statements.next(), Ok(None)) {
             return Err(never("multiple", "the payload's sql holds more than one statement; send one event for each"));

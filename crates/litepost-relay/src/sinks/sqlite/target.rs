@@ -330,7 +330,7 @@ impl Target {
 
     fn speak(&mut self, sql: &str, args: &Args) -> Result<(), Trouble> {
         self.guard.check(&self.db, sql)?;
-        let mut prepared = self.db.prepare_cached(sql)?;
+        let mut prepared = self.db.prepare_cached(sql).map_err(|e| errors::compiling(&e, sql))?;
         bind::bind(&mut prepared, args)?;
         // RETURNING makes rows; the statement is done when the last one is.
         let mut rows = prepared.raw_query();
