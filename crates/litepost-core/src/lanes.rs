@@ -86,6 +86,15 @@ impl Line {
         }
     }
 
+    /// The hash that assigns the line to a lane: that of each of its events.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        match self.kind {
+            LineKind::Event => fnv1a(&self.name.parse::<i64>().unwrap_or(0).to_be_bytes()),
+            LineKind::Topic | LineKind::Key => fnv1a(self.name.as_bytes()),
+        }
+    }
+
     /// As [`Line::of`], borrowed: the hot path compares and hashes without an allocation.
     pub(crate) fn parts(event: &Event, ordering: Ordering) -> (LineKind, &str) {
         match (ordering, &event.key) {
@@ -151,6 +160,17 @@ mod tests {
         assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv1a(b"a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn a_line_hashes_as_its_events_do() {
+        let mut event = Event::new(Seq(7), "id", "orders", "{}");
+        for key in [None, Some("501".into())] {
+            event.key = key;
+            for ordering in [Ordering::Strict, Ordering::Key, Ordering::None] {
+                assert_eq!(Line::of(&event, ordering).hash(), line_hash(&event, ordering));
+            }
+        }
     }
 
     #[test]

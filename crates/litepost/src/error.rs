@@ -208,7 +208,9 @@ impl StoreError {
             Self::ForeignObject { .. } => "rename that object, or give litepost a database file of its own",
             Self::SchemaDamaged { .. } => "restore it from `litepost schema`, or restore a backup",
             Self::BadState { .. } => "restore a backup; litepost's state tables are written by litepost only",
-            Self::LaneCount { .. } => "set `lanes` back to the number in the file; this version cannot change it",
+            Self::LaneCount { .. } => {
+                "a relay that starts changes it; restart those that run with the old configuration, or set `lanes` back"
+            }
             Self::UnknownLane { .. } => "start the relay once with this destination, which registers it",
             Self::UnknownDestination { .. } => {
                 "check the name (app.name); a new destination is registered when the relay starts"

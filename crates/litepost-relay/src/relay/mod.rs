@@ -26,6 +26,7 @@ use std::time::Duration;
 use litepost::connection::{self, Access};
 use litepost::lanes::{HolderInfo, LeaseClaim, Retention};
 use litepost::log::LogReader;
+use litepost::operate::{Operator, Who};
 use litepost::{StoreError, schema};
 use litepost_core::{Lane, PipelineConfig};
 use tokio::task::JoinSet;
@@ -218,11 +219,7 @@ impl Source {
         let mut reports = Vec::new();
         for destination in &self.config.destinations {
             let count = destination.lanes.max(1);
-            let writer = opened.writer.handle();
-            if let Err(error) = writer
-                .register(&destination.name, count, destination.start, destination.factory.needs_watermark())
-                .await
-            {
+            if let Err(error) = self.register(opened, destination, count).await {
                 tracing::error!(destination = %destination.name, %error, "cannot register the destination");
                 reports.extend(failed_lanes(destination, &error));
                 continue;
@@ -240,6 +237,33 @@ impl Source {
         let order = |name: &str| self.config.destinations.iter().position(|d| *d.name == *name);
         reports.sort_by_key(|report| (order(&report.destination), report.lane));
         reports
+    }
+
+    /// Makes the destination's lanes, or splits it anew when the file has another number of them.
+    async fn register(&self, opened: &Opened, destination: &DestinationConfig, lanes: u32) -> Result<(), String> {
+        let writer = opened.writer.handle();
+        let ledger = destination.factory.needs_watermark();
+        let Err(error) = writer.register(&destination.name, lanes, destination.start, ledger).await else {
+            return Ok(());
+        };
+        let (path, name) = (self.config.path.clone(), Arc::clone(&destination.name));
+        let ordering = destination.pipeline.ordering;
+        let change = move || {
+            let known = litepost::operate::destinations(&connection::open(&path, Access::ReadOnly)?)?;
+            if !known.iter().any(|known| **known == *name) {
+                return Ok(None);
+            }
+            let who = Who { actor: "relay".into(), reason: Some("the configuration says another number".into()) };
+            Operator::open(&path, who)?.change_lanes(&name, lanes, ordering).map(Some)
+        };
+        match tokio::task::spawn_blocking(change).await {
+            Ok(Ok(Some(changed))) if changed.from != changed.to => {
+                tracing::info!(destination = %destination.name, from = changed.from, to = changed.to, "split into another number of lanes");
+                writer.register(&destination.name, lanes, destination.start, ledger).await
+            }
+            Ok(Err(error)) => Err(explain(&error)),
+            Ok(Ok(_)) | Err(_) => Err(error),
+        }
     }
 
     fn lane(&self, opened: &Opened, destination: &DestinationConfig, lane: Lane) -> LaneTask {

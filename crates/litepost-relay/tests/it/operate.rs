@@ -61,6 +61,16 @@ impl Receiver {
         Self { port, bodies }
     }
 
+    /// The numbers that came as payloads, in order.
+    fn numbers(&self) -> Vec<i64> {
+        let number = |body: &String| {
+            let event: serde_json::Value = serde_json::from_str(body).unwrap();
+            let payload = event.get("data").or_else(|| event.get("payload")).unwrap_or(&event);
+            payload.as_i64().or_else(|| payload.as_str()?.parse().ok()).unwrap_or_else(|| panic!("{body}"))
+        };
+        self.bodies.lock().unwrap().iter().map(number).collect()
+    }
+
     fn requests(&self) -> usize {
         self.bodies.lock().unwrap().len()
     }
@@ -328,4 +338,72 @@ async fn letters_are_discarded_and_purged_and_the_books_still_balance() {
     let left = dead::list(&desk.outbox, &DeadFilter::default()).unwrap();
     assert_eq!(left.iter().map(|letter| letter.dead_id).collect::<Vec<_>>(), [1, 3]);
     desk.verify();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_number_of_lanes_changes_on_a_living_outbox() {
+    const EVENTS: usize = 400;
+    let receiver = Receiver::start();
+    let mut desk = Desk::new();
+    let lanes = |desk: &Desk, lanes: u32| {
+        desk.config(&format!("lanes = {lanes}\nbatch_size = 3\nretain = \"1h\""), None, None);
+        desk.webhook(&receiver);
+    };
+    let mut written = 0;
+    let mut write = |desk: &mut Desk| {
+        for _ in 0..EVENTS {
+            written += 1;
+            desk.event("orders", &(written % 7).to_string(), &written.to_string());
+        }
+    };
+    lanes(&desk, 3);
+    let mut relay = desk.start();
+    write(&mut desk);
+    desk.until("it flows", |_| receiver.requests() > 20).await;
+    // A paused key waits in a line that changes its lane.
+    desk.deed(|o| o.pause("shop.hook", &Scope::Key("3".into()))).await.unwrap();
+    for count in [5, 1, 2] {
+        write(&mut desk);
+        lanes(&desk, count);
+        // The new relay asks the old one, which then finds that its configuration is out of date.
+        let newer = desk.start();
+        desk.until("the lanes are there", |d| {
+            d.number("SELECT count(*) * 10 + max(lanes) FROM litepost_cursor") == i64::from(count) * 11
+        })
+        .await;
+        relay.stop().await;
+        relay = newer;
+    }
+    desk.deed(|o| o.resume("shop.hook", &Scope::Key("3".into()))).await.unwrap();
+    desk.until("all is settled", |d| {
+        d.number("SELECT count(*) FROM litepost_blocked") == 0
+            && d.number("SELECT min(acked) FROM litepost_cursor") == d.number("SELECT max(seq) FROM litepost_outbox")
+    })
+    .await;
+    relay.stop().await;
+    desk.verify();
+    let got = receiver.numbers();
+    let mut sorted = got.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (1..=4 * EVENTS as i64).collect::<Vec<_>>(), "lost or doubled");
+    for key in 0..7 {
+        let of_key: Vec<i64> = got.iter().copied().filter(|n| n % 7 == key).collect();
+        assert!(of_key.is_sorted(), "key {key}: {of_key:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_by_lane_refuses_another_number_of_lanes() {
+    let mut desk = Desk::new();
+    desk.target();
+    desk.config("", None, Some(""));
+    desk.statement("k", INSERT, &[1, 1]);
+    desk.drain_everything().await;
+    desk.config("lanes = 2", None, Some(""));
+    let report = desk.drain().await;
+    assert!(
+        report.lanes.iter().all(|lane| matches!(&lane.drained, Drained::Failed { error } if error.contains("ledger"))),
+        "{report:?}"
+    );
+    assert_eq!(desk.number("SELECT max(lanes) FROM litepost_cursor"), 1);
 }

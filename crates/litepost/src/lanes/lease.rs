@@ -27,6 +27,7 @@ struct Row {
     token: i64,
     beat: i64,
     lease_ms: i64,
+    lanes: u32,
 }
 
 impl LaneStore {
@@ -41,13 +42,14 @@ impl LaneStore {
         observed: Option<&Beat>,
     ) -> Result<Acquire, StoreError> {
         let doing = "acquiring a lease";
+        let known = self.registered.get(destination).copied();
         // A standby asks many times and gets nothing: it must not take the write lock for that.
-        if let Some(refusal) = refusal(&self.connection, destination, lane, observed)? {
+        if let Some(refusal) = refusal(&self.connection, destination, lane, known, observed)? {
             return Ok(refusal);
         }
         let now = clock::wall();
         let tx = self.write(doing)?;
-        if let Some(refusal) = refusal(&tx, destination, lane, observed)? {
+        if let Some(refusal) = refusal(&tx, destination, lane, known, observed)? {
             return Ok(refusal);
         }
         let row = read(&tx, destination, lane)?;
@@ -143,9 +145,14 @@ fn refusal(
     connection: &Connection,
     destination: &str,
     lane: u32,
+    known: Option<u32>,
     observed: Option<&Beat>,
 ) -> Result<Option<Acquire>, StoreError> {
     let row = read(connection, destination, lane)?;
+    // Another relay has split the destination anew: with our number we would deliver what is not ours.
+    if let Some(asked) = known.filter(|&known| known != row.lanes) {
+        return Err(StoreError::LaneCount { destination: destination.into(), found: row.lanes, asked });
+    }
     if !row.is_free_for(observed) {
         return Ok(Some(Acquire::HeldBy(row.into_beat())));
     }
@@ -187,7 +194,7 @@ pub(crate) fn wishes(connection: &Connection, lane: Option<(&str, u32)>) -> Resu
 fn read(connection: &Connection, destination: &str, lane: u32) -> Result<Row, StoreError> {
     let found = connection
         .prepare_cached(
-            "SELECT owner, holder, token, beat, lease_ms FROM main.litepost_cursor WHERE destination = ?1 AND lane = ?2",
+            "SELECT owner, holder, token, beat, lease_ms, lanes FROM main.litepost_cursor WHERE destination = ?1 AND lane = ?2",
         )
         .and_then(|mut s| {
             s.query_row(params![destination, lane], |row| {
@@ -197,6 +204,7 @@ fn read(connection: &Connection, destination: &str, lane: u32) -> Result<Row, St
                     token: row.get(2)?,
                     beat: row.get(3)?,
                     lease_ms: row.get(4)?,
+                    lanes: row.get(5)?,
                 })
             })
             .optional()

@@ -10,6 +10,7 @@ mod prune;
 mod register;
 mod settle;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use crate::schema;
 pub use holder::{HolderInfo, holder_is_gone};
 pub(crate) use lease::wishes;
 pub use prune::{CheckpointResult, Mode, Retention};
+pub(crate) use register::MAX_LANES;
 pub use settle::Settled;
 
 /// Where a new destination begins.
@@ -143,6 +145,8 @@ pub struct LaneStore {
     connection: Connection,
     durable: Durable,
     busy_timeout_ms: u32,
+    /// How many lanes each destination has, as far as this process knows.
+    registered: HashMap<Box<str>, u32>,
 }
 
 impl LaneStore {
@@ -161,7 +165,7 @@ impl LaneStore {
         connection
             .pragma_update(None, "synchronous", if wal { "NORMAL" } else { "FULL" })
             .doing("opening the database")?;
-        Ok(Self { connection, durable: Durable::default(), busy_timeout_ms })
+        Ok(Self { connection, durable: Durable::default(), busy_timeout_ms, registered: HashMap::new() })
     }
 
     /// A write transaction: IMMEDIATE, so that it waits for the lock at its beginning and cannot fail for it later.

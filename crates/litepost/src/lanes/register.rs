@@ -19,6 +19,8 @@ impl LaneStore {
         if lanes == 0 || lanes > MAX_LANES {
             return Err(StoreError::BadSetting { setting: "lanes", rule: "between 1 and 1024" });
         }
+        // From now on a lane of a destination that was split in another way is refused.
+        self.registered.insert(destination.into(), lanes);
         // Most starts find everything in place, and must not wait for the write lock to say so.
         if rows_of(&self.connection, destination, lanes)?.len() == lanes as usize {
             return Ok(());
@@ -101,7 +103,7 @@ impl LaneStore {
 }
 
 /// More lanes than any machine has use for; a typo, not a plan.
-const MAX_LANES: u32 = 1_024;
+pub(crate) const MAX_LANES: u32 = 1_024;
 
 /// The lanes a destination has: number and where delivery began.
 fn rows_of(connection: &Connection, destination: &str, asked: u32) -> Result<Vec<(u32, i64)>, StoreError> {

@@ -6,6 +6,7 @@
 
 mod audit;
 mod dead;
+mod lanes;
 mod pause;
 mod rewind;
 mod skip;
@@ -25,6 +26,7 @@ use crate::schema;
 
 pub use audit::{AuditEntry, audit_trail};
 pub use dead::{InOrder, NewBody, Replayed};
+pub use lanes::LanesChanged;
 pub use pause::{Pause, Progress, Resumed, Scope, head, pauses, progress};
 pub use rewind::{RewindTo, Rewound};
 

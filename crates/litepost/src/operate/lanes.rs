@@ -1,0 +1,243 @@
+//! Changing into how many lanes a destination is split, with its progress kept.
+//!
+//! Called by the relay when its configuration says another number than the file. Invariant: an event that was settled,
+//! or stood in a blocked line, still is in whatever lane it belongs to now; no other is taken for it; the books balance.
+//!
+//! A destination that keeps a ledger is refused: its watermarks are those of the old lanes, and would call events of a
+//! new lane applied that never were.
+
+use litepost_core::{Event, Line, LineKind, Ordering, Seq, SeqRanges, line_hash};
+use rusqlite::{Connection, Transaction, params};
+use serde::Serialize;
+use serde_json::json;
+
+use super::{Operator, refused};
+use crate::clock;
+use crate::error::{Doing as _, StoreError};
+
+const DOING: &str = "changing the number of lanes";
+
+/// What a change came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LanesChanged {
+    /// How many there were.
+    pub from: u32,
+    /// How many there are.
+    pub to: u32,
+    /// Events that were looked at one by one, since the old lanes were not equally far.
+    pub between: i64,
+}
+
+impl Operator {
+    /// Splits a destination into `to` lanes; `ordering` is the one its lines were made with.
+    pub fn change_lanes(&mut self, destination: &str, to: u32, ordering: Ordering) -> Result<LanesChanged, StoreError> {
+        if to == 0 || to > crate::lanes::MAX_LANES {
+            return Err(StoreError::BadSetting { setting: "lanes", rule: "between 1 and 1024" });
+        }
+        self.with_lanes("change lanes", destination, |tx| {
+            let old = read(tx, destination)?;
+            let from = u32::try_from(old.lanes.len()).unwrap_or(u32::MAX);
+            let mut answer = LanesChanged { from, to, between: 0 };
+            if from == to {
+                return Ok((answer, json!(answer)));
+            }
+            if old.ledger {
+                return Err(refused(
+                    format!("{destination} keeps a ledger by lane, which would not fit {to} lanes instead of {from}"),
+                    "set `lanes` back; or `litepost drain` it, and go on under a new name with `start = \"now\"`",
+                ));
+            }
+            let progress = split(tx, &old, to, ordering, &mut answer.between)?;
+            move_lines(tx, destination, to)?;
+            write(tx, destination, &old, &progress)?;
+            Ok((answer, json!(answer)))
+        })
+    }
+}
+
+struct Old {
+    lanes: Vec<Progress>,
+    ledger: bool,
+    start_after: i64,
+    token: i64,
+    /// delivered, dead, expired, skipped, unrouted, purged.
+    totals: [i64; 6],
+}
+
+struct Progress {
+    acked: Seq,
+    above: SeqRanges,
+}
+
+impl Progress {
+    fn accounted(&self, seq: Seq) -> bool {
+        seq <= self.acked || self.above.contains(seq)
+    }
+
+    fn top(&self) -> Seq {
+        self.above.as_slice().last().map_or(self.acked, |range| range.1.max(self.acked))
+    }
+}
+
+fn read(tx: &Connection, destination: &str) -> Result<Old, StoreError> {
+    let mut statement = tx
+        .prepare(
+            "SELECT acked, acked_above, ledger, start_after, token, delivered, dead, expired, skipped, unrouted, purged \
+             FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane",
+        )
+        .doing(DOING)?;
+    let mut rows = statement.query([destination]).doing(DOING)?;
+    let mut old = Old { lanes: Vec::new(), ledger: false, start_after: i64::MAX, token: 0, totals: [0; 6] };
+    while let Some(row) = rows.next().doing(DOING)? {
+        let above: String = row.get(1).doing(DOING)?;
+        let above =
+            SeqRanges::parse(&above).ok_or(StoreError::BadState { table: "litepost_cursor", column: "acked_above" })?;
+        old.lanes.push(Progress { acked: Seq(row.get(0).doing(DOING)?), above });
+        old.ledger |= row.get::<_, bool>(2).doing(DOING)?;
+        old.start_after = old.start_after.min(row.get(3).doing(DOING)?);
+        old.token = old.token.max(row.get(4).doing(DOING)?);
+        for (at, total) in old.totals.iter_mut().enumerate() {
+            *total += row.get::<_, i64>(5 + at).doing(DOING)?;
+        }
+    }
+    Ok(old)
+}
+
+/// How far each new lane is. Up to the slowest old lane everything is accounted for; between it and the fastest each
+/// event is as far as the old lane was that it belonged to. What belongs to another lane counts as passed.
+fn split(
+    tx: &Transaction<'_>,
+    old: &Old,
+    to: u32,
+    ordering: Ordering,
+    between: &mut i64,
+) -> Result<Vec<Progress>, StoreError> {
+    let slowest = old.lanes.iter().map(|lane| lane.acked).min().unwrap_or(Seq::ZERO);
+    let top = old.lanes.iter().map(Progress::top).max().unwrap_or(Seq::ZERO);
+    let mut open: Vec<Vec<Seq>> = (0..to).map(|_| Vec::new()).collect();
+    let mut statement = tx
+        .prepare(
+            "SELECT seq, topic, key, deliver_after FROM main.litepost_outbox WHERE seq > ?1 AND seq <= ?2 ORDER BY seq",
+        )
+        .doing(DOING)?;
+    let mut rows = statement.query([slowest.0, top.0]).doing(DOING)?;
+    while let Some(row) = rows.next().doing(DOING)? {
+        *between += 1;
+        let event = event(row).doing(DOING)?;
+        let hash = line_hash(&event, ordering);
+        let was = &old.lanes[index(hash, old.lanes.len())];
+        if !was.accounted(event.seq) {
+            let lane = index(hash, open.len());
+            open[lane].push(event.seq);
+        }
+    }
+    Ok(open.into_iter().map(|open| behind(&open, slowest, top)).collect())
+}
+
+/// The progress that leaves exactly `open` (ascending) to do, up to `top`.
+fn behind(open: &[Seq], slowest: Seq, top: Seq) -> Progress {
+    let Some(&first) = open.first() else { return Progress { acked: top, above: SeqRanges::default() } };
+    let mut above = SeqRanges::default();
+    for (at, &seq) in open.iter().enumerate() {
+        let until = open.get(at + 1).map_or(top, |next| next.prev());
+        if seq < until {
+            above.insert_range(seq.next(), until);
+        }
+    }
+    Progress { acked: first.prev().max(slowest), above }
+}
+
+fn index(hash: u64, lanes: usize) -> usize {
+    usize::try_from(hash % (lanes.max(1) as u64)).unwrap_or(0)
+}
+
+/// As much of an event as decides about its line. Text that is no UTF-8 reads as the log reader reads it.
+fn event(row: &rusqlite::Row<'_>) -> rusqlite::Result<Event> {
+    let text = |at: usize| -> rusqlite::Result<Option<String>> {
+        Ok(match row.get_ref(at)? {
+            rusqlite::types::ValueRef::Text(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+            _ => None,
+        })
+    };
+    let mut event = Event::new(Seq(row.get(0)?), "", &text(1)?.unwrap_or_default(), "");
+    event.key = text(2)?.map(String::into_boxed_str);
+    event.deliver_after = row.get::<_, Option<i64>>(3)?.map(litepost_core::Millis);
+    Ok(event)
+}
+
+fn move_lines(tx: &Transaction<'_>, destination: &str, to: u32) -> Result<(), StoreError> {
+    let lines: Vec<(u32, String, String)> = tx
+        .prepare("SELECT lane, line_kind, line FROM main.litepost_blocked WHERE destination = ?1")
+        .and_then(|mut s| s.query_map([destination], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect())
+        .doing(DOING)?;
+    for (lane, kind, name) in lines {
+        let bad = StoreError::BadState { table: "litepost_blocked", column: "line_kind" };
+        let line = Line { kind: LineKind::parse(&kind).ok_or(bad)?, name: name.as_str().into() };
+        let new = u32::try_from(index(line.hash(), to as usize)).unwrap_or(0);
+        tx.execute(
+            "UPDATE main.litepost_blocked SET lane = ?5 WHERE destination = ?1 AND lane = ?2 AND line_kind = ?3 AND line = ?4",
+            params![destination, lane, kind, name, new],
+        )
+        .doing(DOING)?;
+    }
+    Ok(())
+}
+
+fn write(tx: &Transaction<'_>, destination: &str, old: &Old, progress: &[Progress]) -> Result<(), StoreError> {
+    tx.execute("DELETE FROM main.litepost_cursor WHERE destination = ?1", [destination]).doing(DOING)?;
+    let lanes = u32::try_from(progress.len()).unwrap_or(u32::MAX);
+    for (lane, now) in (0..lanes).zip(progress) {
+        let waiting: i64 = tx
+            .query_row(
+                "SELECT coalesce(sum(waiting), 0) FROM main.litepost_blocked WHERE destination = ?1 AND lane = ?2",
+                params![destination, lane],
+                |row| row.get(0),
+            )
+            .doing(DOING)?;
+        // What became of events so far belongs to the destination; the first lane keeps it.
+        let totals = if lane == 0 { old.totals } else { [0; 6] };
+        let settled: i64 = totals[..5].iter().sum();
+        let passed = now.acked.0 - old.start_after + now.above.count();
+        tx.execute(
+            "INSERT INTO main.litepost_cursor (destination, lane, lanes, start_after, acked, acked_above, delivered, dead, \
+             expired, skipped, unrouted, purged, adjusted, updated_at, token, clean) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, 0)",
+            params![
+                destination,
+                lane,
+                lanes,
+                old.start_after,
+                now.acked.0,
+                now.above.to_text(usize::MAX),
+                totals[0],
+                totals[1],
+                totals[2],
+                totals[3],
+                totals[4],
+                totals[5],
+                settled + waiting - passed,
+                clock::wall().0,
+                old.token,
+            ],
+        )
+        .doing(DOING)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_open_stays_open_and_nothing_else() {
+        let open = [Seq(4), Seq(5), Seq(9)];
+        let progress = behind(&open, Seq(2), Seq(12));
+        for seq in (1..=12).map(Seq) {
+            assert_eq!(progress.accounted(seq), !open.contains(&seq), "{seq}");
+        }
+        assert_eq!((progress.acked, progress.above.to_text(9)), (Seq(3), "6-8,10-12".into()));
+        assert_eq!(behind(&[], Seq(2), Seq(12)).acked, Seq(12));
+        assert_eq!(behind(&[Seq(12)], Seq(2), Seq(12)).acked, Seq(11));
+    }
+}
