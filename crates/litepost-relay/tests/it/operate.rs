@@ -342,7 +342,7 @@ async fn letters_are_discarded_and_purged_and_the_books_still_balance() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_number_of_lanes_changes_on_a_living_outbox() {
-    const EVENTS: usize = 400;
+    const EVENTS: i64 = 400;
     let receiver = Receiver::start();
     let mut desk = Desk::new();
     let lanes = |desk: &Desk, lanes: u32| {
@@ -385,7 +385,7 @@ async fn the_number_of_lanes_changes_on_a_living_outbox() {
     let got = receiver.numbers();
     let mut sorted = got.clone();
     sorted.sort_unstable();
-    assert_eq!(sorted, (1..=4 * EVENTS as i64).collect::<Vec<_>>(), "lost or doubled");
+    assert_eq!(sorted, (1..=4 * EVENTS).collect::<Vec<_>>(), "lost or doubled");
     for key in 0..7 {
         let of_key: Vec<i64> = got.iter().copied().filter(|n| n % 7 == key).collect();
         assert!(of_key.is_sorted(), "key {key}: {of_key:?}");
