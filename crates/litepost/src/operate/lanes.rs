@@ -187,13 +187,7 @@ fn write(tx: &Transaction<'_>, destination: &str, old: &Old, progress: &[Progres
     tx.execute("DELETE FROM main.litepost_cursor WHERE destination = ?1", [destination]).doing(DOING)?;
     let lanes = u32::try_from(progress.len()).unwrap_or(u32::MAX);
     for (lane, now) in (0..lanes).zip(progress) {
-        let waiting: i64 = tx
-            .query_row(
-                "SELECT coalesce(sum(waiting), 0) FROM main.litepost_blocked WHERE destination = ?1 AND lane = ?2",
-                params![destination, lane],
-                |row| row.get(0),
-            )
-            .doing(DOING)?;
+        let waiting = waiting(tx, destination, lane)?;
         // What became of events so far belongs to the destination; the first lane keeps it.
         let totals = if lane == 0 { old.totals } else { [0; 6] };
         let settled: i64 = totals[..5].iter().sum();
@@ -223,6 +217,15 @@ fn write(tx: &Transaction<'_>, destination: &str, old: &Old, progress: &[Progres
         .doing(DOING)?;
     }
     Ok(())
+}
+
+/// How many events stand in the blocked lines of a lane.
+pub(super) fn waiting(tx: &Connection, destination: &str, lane: u32) -> Result<i64, StoreError> {
+    tx.prepare_cached(
+        "SELECT coalesce(sum(waiting), 0) FROM main.litepost_blocked WHERE destination = ?1 AND lane = ?2",
+    )
+    .and_then(|mut s| s.query_row(params![destination, lane], |row| row.get(0)))
+    .doing("counting what waits")
 }
 
 #[cfg(test)]

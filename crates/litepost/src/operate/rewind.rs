@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use serde::Serialize;
 use serde_json::json;
 
+use super::lanes::waiting;
 use super::{Operator, refused};
 use crate::error::{Doing as _, StoreError};
 
@@ -150,13 +151,7 @@ fn lanes(tx: &Connection, destination: &str) -> Result<Vec<LaneMark>, StoreError
 
 /// The lines of a lane are read again with everything else. Returns how many events stood in them.
 fn forget_lines(tx: &Transaction<'_>, destination: &str, lane: u32) -> Result<i64, StoreError> {
-    let waiting = tx
-        .query_row(
-            "SELECT coalesce(sum(waiting), 0) FROM main.litepost_blocked WHERE destination = ?1 AND lane = ?2",
-            params![destination, lane],
-            |row| row.get(0),
-        )
-        .doing(DOING)?;
+    let waiting = waiting(tx, destination, lane)?;
     tx.execute("DELETE FROM main.litepost_blocked WHERE destination = ?1 AND lane = ?2", params![destination, lane])
         .doing(DOING)?;
     Ok(waiting)
