@@ -45,6 +45,19 @@ pub fn everything() -> Result<()> {
     if root().join(PYTHON_CLIENT).is_file() {
         python_client()?;
     }
+    sqloutbox()?;
+    Ok(())
+}
+
+/// The versions of sqloutbox whose files the bridge must read, each in an environment of its own:
+/// `target/venv-sqloutbox-0.6/bin/python` and so on. The tests that write real files look for them there.
+const SQLOUTBOX: [&str; 4] = ["0.3", "0.4", "0.5", "0.6"];
+
+/// The environments of [`SQLOUTBOX`].
+pub fn sqloutbox() -> Result<()> {
+    for version in SQLOUTBOX {
+        venv(&format!("sqloutbox-{version}"))?;
+    }
     Ok(())
 }
 

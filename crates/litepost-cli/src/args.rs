@@ -55,6 +55,8 @@ pub(crate) enum Command {
     Rewind(commands::rewind::Rewind),
     /// Show who did what to delivery, and why
     Audit(commands::audit::Audit),
+    /// Take over the rows that sqloutbox left in its files
+    Import(commands::import::Import),
     /// Check the configuration, offline
     Check(commands::check::Check),
     /// Write a configuration to start from

@@ -75,6 +75,7 @@ impl From<StoreError> for Failure {
             | StoreError::NotAFile { .. }
             | StoreError::CannotOpen { .. }
             | StoreError::NotADatabase { .. }
+            | StoreError::DrainHeld { .. }
             | StoreError::NotMigrated
             | StoreError::SchemaOlder { .. }
             | StoreError::SchemaNewer { .. }

@@ -39,6 +39,14 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
+    /// Another daemon drains the folder.
+    #[error("{} is held by {holder}: another daemon drains this folder", path.display())]
+    DrainHeld {
+        /// The lock file.
+        path: PathBuf,
+        /// Which process it is.
+        holder: String,
+    },
     /// The database has no litepost tables.
     #[error("the database has no litepost tables")]
     NotMigrated,
@@ -202,6 +210,7 @@ impl StoreError {
                 "check the permissions of the file and of its directory, which needs to be writable"
             }
             Self::NotADatabase { .. } => "check the path; encrypted databases are not supported",
+            Self::DrainHeld { .. } => "stop that process first: two daemons on one folder deliver everything twice",
             Self::NotMigrated => "run `litepost migrate --database FILE`",
             Self::SchemaOlder { .. } => "stop the other litepost programs and run `litepost migrate --database FILE`",
             Self::SchemaNewer { .. } => "use the litepost that wrote it, or a newer one; there is no way back",

@@ -31,6 +31,8 @@ pub mod log;
 pub mod operate;
 #[cfg(feature = "rusqlite")]
 mod outbox;
+#[cfg(all(feature = "rusqlite", unix))]
+pub mod sqloutbox;
 #[cfg(feature = "rusqlite")]
 pub mod status;
 

@@ -9,6 +9,7 @@ pub(crate) mod demo_app;
 pub(crate) mod drain;
 pub(crate) mod enqueue;
 pub(crate) mod inbox;
+pub(crate) mod import;
 pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod migrate;
@@ -40,6 +41,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Skip(command) => skip::run(&command),
         Command::Rewind(command) => rewind::run(&command),
         Command::Audit(command) => audit::run(&command),
+        Command::Import(command) => import::run(&command),
         Command::Check(command) => check::run(&command),
         Command::Init(command) => init::run(&command),
         Command::Demo(command) => demo::run(&command),

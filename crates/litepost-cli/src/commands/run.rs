@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 use litepost::connection::{self, Access};
+use litepost::schema::SchemaState;
+use litepost::sqloutbox::DrainLock;
 use litepost_relay::config::Purpose;
 use litepost_relay::relay::{Drained, LaneReport, Relay, RunReport};
 
@@ -75,7 +77,17 @@ fn ready(path: &Path, may_be_missing: bool) -> Result<(), Failure> {
     if may_be_missing && !path.exists() {
         return Ok(());
     }
-    let looked = connection::open(path, Access::ReadOnly).and_then(|found| litepost::schema::require_current(&found));
+    let looked = connection::open(path, Access::ReadOnly).and_then(|found| {
+        if litepost::sqloutbox::is_present(&found)? {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            DrainLock::shared(folder)?;
+            // The relay makes the tables beside sqloutbox's.
+            if litepost::schema::version(&found)? == SchemaState::Absent {
+                return Ok(());
+            }
+        }
+        litepost::schema::require_current(&found)
+    });
     match looked {
         // A lock or a full disk passes; the relay tries again by itself.
         Err(error) if !error.is_transient() => Err(Failure::from(error).about(path)),

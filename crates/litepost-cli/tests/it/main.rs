@@ -4,6 +4,7 @@
 
 mod broken_configs;
 mod enqueue;
+mod exec;
 mod generated;
 mod hostile;
 mod inbox;
@@ -11,6 +12,7 @@ mod init;
 mod migrate;
 mod operate;
 mod run;
+mod sqloutbox;
 mod status;
 mod support;
 mod surface;

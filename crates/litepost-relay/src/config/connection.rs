@@ -12,7 +12,7 @@ use super::policy;
 use super::problem::Problem;
 use super::reader::{nearest, table_of};
 use super::spec::{AppSpec, TargetSpec};
-use super::values::quoted;
+use super::values::{InjectOutboxSeq, quoted};
 use super::words::Dedupe;
 use crate::sink::{SinkConfigError, SinkFactory, SinkSettings, SinkType};
 use crate::sinks;
@@ -96,6 +96,9 @@ pub(crate) fn build(
             .map(|table| (table.name.clone(), table_options(app, target, &table.name, &table.level.delivery)))
             .collect::<BTreeMap<_, _>>(),
     };
+    if target.writer_class.is_some() {
+        without_ledger(app, target, problems)?;
+    }
     if without_outbox_seq(kind, &mut settings, app, target, problems)? {
         return (kind.build)(&settings).ok();
     }
@@ -164,6 +167,34 @@ fn without_outbox_seq(
     Some(true)
 }
 
+/// A `writer_class` takes statements as they are, at least once: what promises more is refused or told.
+fn without_ledger(app: &AppSpec, target: &TargetSpec, problems: &mut Vec<Problem>) -> Option<()> {
+    let tables = target.tables.iter().map(|table| &table.level.delivery);
+    let levels: Vec<&Delivery> = tables.chain([&target.level.delivery, &app.level.delivery]).collect();
+    if let Some(given) = levels.iter().find_map(|keys| keys.inject_outbox_seq.as_ref())
+        && given.value != InjectOutboxSeq::All(false)
+    {
+        problems.push(
+            Problem::warning(&given.key, format!("{}: a writer_class gets its statements unchanged", given.key))
+                .at(given.span.clone())
+                .label("no outbox_seq is added")
+                .hint(
+                    "after a crash the last batch may come again; a type that litepost talks to itself (sqlite, postgres \
+                     …) applies every statement exactly once",
+                ),
+        );
+    }
+    let promised = levels.iter().filter_map(|keys| keys.dedupe.as_ref()).find(|given| given.value != Dedupe::None);
+    let Some(given) = promised else { return Some(()) };
+    problems.push(
+        Problem::error(&given.key, format!("{}: a writer_class takes statements at least once", given.key))
+            .at(given.span.clone())
+            .label("only \"none\" here")
+            .hint("name a type that litepost talks to itself, such as \"sqlite\" or \"postgres\""),
+    );
+    None
+}
+
 /// Keys of `connection` that the sink type does not know; true when there are any.
 fn unknown_keys(kind: &SinkType, target: &TargetSpec, problems: &mut Vec<Problem>) -> bool {
     let schema = (kind.connection_schema)();
@@ -212,7 +243,11 @@ fn options(app: &AppSpec, target: &TargetSpec) -> toml::Table {
     if !target.statements {
         return toml::Table::new();
     }
-    words(&[&target.level.delivery, &app.level.delivery], None)
+    let mut words = words(&[&target.level.delivery, &app.level.delivery], None);
+    if let Some(class) = &target.writer_class {
+        words.insert("writer_class".into(), class.value.clone().into());
+    }
+    words
 }
 
 fn table_options(app: &AppSpec, target: &TargetSpec, table: &str, own: &Delivery) -> toml::Table {

@@ -124,6 +124,13 @@ fn family(statements: bool) -> Value {
     own.insert("connection".into(), json!({ "type": "object" }));
     let groups: &[&[KeySpec]] = if statements {
         own.insert(
+            "writer_class".into(),
+            json!({
+                "type": "string",
+                "description": "sqloutbox's: a Python class as \"package.module:Class\"; implies type = \"python\".",
+            }),
+        );
+        own.insert(
             "tables".into(),
             json!({
                 "type": "array",
@@ -136,7 +143,11 @@ fn family(statements: bool) -> Value {
         &[SinkKeys::KEYS, Delivery::KEYS]
     };
     let mut target = object(groups, own);
-    target["required"] = json!(["type"]);
+    if statements {
+        target["anyOf"] = json!([{ "required": ["type"] }, { "required": ["writer_class"] }]);
+    } else {
+        target["required"] = json!(["type"]);
+    }
     target["allOf"] = kinds
         .iter()
         .map(|kind| {

@@ -32,8 +32,10 @@ pub(crate) struct TargetSpec {
     pub(crate) name: String,
     pub(crate) path: String,
     pub(crate) span: Option<Span>,
-    /// `type`.
+    /// `type`; `writer_class` implies `python`.
     pub(crate) kind: Option<Given<String>>,
+    /// `writer_class`, of sqloutbox.
+    pub(crate) writer_class: Option<Given<String>>,
     pub(crate) keys: SinkKeys,
     pub(crate) tables: Vec<TableSpec>,
     pub(crate) connection: Vec<Entry>,
@@ -151,26 +153,45 @@ fn target(statements: bool, name: String, entry: &Entry, path: String, problems:
             "topics" if statements => {
                 wrong_list(entry, &path, "topics", "a database takes tables; [app.NAME.sink.S] takes topics", problems);
             }
-            "writer_class" => problems.push(
-                Problem::error(&path, format!("{path}.writer_class is not supported by this version of litepost"))
-                    .at(entry.key_span.clone())
-                    .label("runs Python code; comes with the exec sink")
-                    .hint("name the kind of database instead, for example type = \"sqlite\""),
-            ),
+            "writer_class" if statements => spec.writer_class = text(entry, &path, problems),
             _ => {
                 let taken =
                     (!statements && spec.keys.take(entry, &path, problems)) || spec.level.take(entry, &path, problems);
                 if !taken {
                     let own: &[KeySpec] = if statements { &[] } else { SinkKeys::KEYS };
                     let list = if statements { "tables" } else { "topics" };
-                    unknown(entry, &path, &[own, Delivery::KEYS], &["type", "connection", "retry", list], problems);
+                    unknown(
+                        entry,
+                        &path,
+                        &[own, Delivery::KEYS],
+                        &["type", "connection", "retry", list, "writer_class"][..if statements { 5 } else { 4 }],
+                        problems,
+                    );
                 }
             }
         }
     }
+    implied(&mut spec, &path, problems);
     spec.broken = problems.len() > found_before || entry.node.is_none();
     spec.path = path;
     spec
+}
+
+/// `writer_class` says that the type is `python`.
+fn implied(spec: &mut TargetSpec, path: &str, problems: &mut Vec<Problem>) {
+    const TYPE: &str = "python";
+    let Some(class) = &spec.writer_class else { return };
+    match &spec.kind {
+        None => spec.kind = Some(Given { value: TYPE.to_owned(), key: join(path, "type"), span: class.span.clone() }),
+        Some(kind) if kind.value != TYPE => problems.push(
+            Problem::error(&class.key, format!("{path} has a writer_class, and another type than {TYPE:?}"))
+                .at(class.span.clone())
+                .label("a Python class delivers")
+                .also(kind.span.clone(), "so does this")
+                .hint("keep the type and leave writer_class out to have litepost talk to the database itself"),
+        ),
+        Some(_) => {}
+    }
 }
 
 fn wrong_list(entry: &Entry, path: &str, key: &str, hint: &str, problems: &mut Vec<Problem>) {

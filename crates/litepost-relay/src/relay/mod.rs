@@ -9,6 +9,7 @@
 //! Called by the command line and by programs that embed a relay. Invariant: destinations and files are independent.
 //! One that fails is tried again by itself, and stops no other.
 
+mod bridge;
 mod lane;
 mod lease;
 mod reader;
@@ -32,6 +33,7 @@ use litepost_core::{Lane, PipelineConfig};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use bridge::{Bridging, OldQueue};
 use lane::LaneTask;
 pub use lane::Pace;
 pub use litepost::lanes::Start;
@@ -197,6 +199,8 @@ impl Source {
         let config = self.config.clone();
         let (wakes, stop) = (Arc::clone(&self.wakes), self.stop.clone());
         let open = move || {
+            // A queue of sqloutbox: the file belongs to the outbox alone, and gets litepost's tables beside its own.
+            let old = OldQueue::open(&config)?;
             if config.max_pending.is_some() {
                 let mut connection = connection::open(&config.path, Access::ReadWrite)?;
                 schema::set_max_pending(&mut connection, config.max_pending)?;
@@ -204,7 +208,7 @@ impl Source {
             let log = LogReader::open(&config.path)?;
             let (origin, epoch) = (log.origin()?.into(), log.epoch()?);
             drop(log);
-            let writer = Writer::start(&config.path, config.retention, stop)?;
+            let writer = Writer::start(&config.path, config.retention, old, stop)?;
             let reader = Reader::start(&config.path, config.durable_reads, &wakes)?;
             Ok(Opened { reader, writer, origin, epoch })
         };
@@ -217,6 +221,7 @@ impl Source {
     async fn deliver(&self, opened: &Opened) -> Vec<LaneReport> {
         let mut lanes = JoinSet::new();
         let mut reports = Vec::new();
+        let mut ready = Vec::new();
         for destination in &self.config.destinations {
             let count = destination.lanes.max(1);
             if let Err(error) = self.register(opened, destination, count).await {
@@ -224,6 +229,16 @@ impl Source {
                 reports.extend(failed_lanes(destination, &error));
                 continue;
             }
+            ready.push((destination, count));
+        }
+        // After the destinations are registered: one that starts with the next event gets what waits in an old queue.
+        let bridging = Bridging::new(opened.writer.handle(), &self.config.path, &self.wakes);
+        if self.until_idle {
+            bridging.once().await;
+        }
+        let stop = self.stop.clone();
+        let bridging = tokio::spawn(async move { bridging.run(stop).await });
+        for (destination, count) in ready {
             for index in 0..count {
                 lanes.spawn(self.lane(opened, destination, Lane { index, count }).run());
             }
@@ -234,6 +249,7 @@ impl Source {
                 Err(error) => tracing::error!(%error, "a lane ended unexpectedly"),
             }
         }
+        bridging.abort();
         let order = |name: &str| self.config.destinations.iter().position(|d| *d.name == *name);
         reports.sort_by_key(|report| (order(&report.destination), report.lane));
         reports

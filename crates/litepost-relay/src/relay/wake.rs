@@ -20,7 +20,7 @@ type Hint = Box<dyn Fn() + Send>;
 #[derive(Default)]
 struct Routes {
     /// By directory, then by file name: the database, its -wal and its -journal.
-    directories: HashMap<PathBuf, HashMap<OsString, Hint>>,
+    directories: HashMap<PathBuf, HashMap<OsString, Vec<Hint>>>,
 }
 
 /// The watch of one process.
@@ -58,7 +58,7 @@ impl Wakes {
             let known = routes.directories.contains_key(directory);
             let files = routes.directories.entry(directory.to_owned()).or_default();
             for suffix in ["", "-wal", "-journal"] {
-                files.insert(with_suffix(name, suffix), Box::new(hint.clone()));
+                files.entry(with_suffix(name, suffix)).or_default().push(Box::new(hint.clone()));
             }
             known
         };
@@ -82,8 +82,8 @@ impl Routes {
         }
         for path in &event.paths {
             let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { continue };
-            if let Some(hint) = self.directories.get(directory).and_then(|files| files.get(name)) {
-                hint();
+            if let Some(hints) = self.directories.get(directory).and_then(|files| files.get(name)) {
+                hints.iter().for_each(|hint| hint());
             }
         }
     }

@@ -12,11 +12,13 @@ use std::time::Duration;
 
 use litepost::StoreError;
 use litepost::lanes::{Acquire, Beat, CursorRow, LaneStore, Lease, LeaseClaim, Mode, Retention, Settled, Start, Wish};
+use litepost::sqloutbox::Step;
 use litepost_core::Millis;
 use litepost_core::pipeline::{LaneState, Settlement};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::bridge::OldQueue;
 use super::reader::explain;
 use crate::clock;
 
@@ -48,6 +50,7 @@ enum Message {
     Release { lease: Lease, reply: Reply<bool> },
     Lapse { wish: Wish, reply: Reply<bool> },
     Health { lease: Lease, state: &'static str, error: Option<String> },
+    Bridge { reply: Reply<Step> },
     Stop,
 }
 
@@ -106,6 +109,11 @@ impl WriterHandle {
         let _ = self.messages.send(Message::Health { lease, state, error });
     }
 
+    /// Takes over the next rows that sqloutbox left in the file.
+    pub(super) async fn bridge(&self) -> Result<Step, WriteError> {
+        self.ask(|reply| Message::Bridge { reply }).await
+    }
+
     async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T, WriteError> {
         let (reply, answer) = oneshot::channel();
         let gone = || "the writer has stopped".to_owned();
@@ -122,7 +130,12 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Opens the store and starts the thread. `give_up`: settlements that cannot be written are no longer tried again.
-    pub(super) fn start(path: &Path, keep: Retention, give_up: CancellationToken) -> Result<Self, StoreError> {
+    pub(super) fn start(
+        path: &Path,
+        keep: Retention,
+        bridge: OldQueue,
+        give_up: CancellationToken,
+    ) -> Result<Self, StoreError> {
         let store = LaneStore::open(path)?;
         let (messages, inbox) = mpsc::channel();
         let mut wal = path.as_os_str().to_owned();
@@ -131,6 +144,7 @@ impl Writer {
             store,
             inbox,
             keep,
+            bridge,
             give_up,
             wal: PathBuf::from(wal),
             wal_seen: None,
@@ -168,6 +182,7 @@ struct Worker {
     store: LaneStore,
     inbox: Receiver<Message>,
     keep: Retention,
+    bridge: OldQueue,
     give_up: CancellationToken,
     wal: PathBuf,
     /// The -wal's size and time of change when it was last moved.
@@ -285,6 +300,7 @@ impl Worker {
                     tracing::debug!(error = %explain(&error), "cannot show the destination's state");
                 }
             }
+            Message::Bridge { reply } => respond(reply, self.bridge.step(store)),
             Message::Stop => {}
         }
     }

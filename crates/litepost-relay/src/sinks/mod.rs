@@ -5,6 +5,7 @@
 
 mod blackhole;
 mod encode;
+mod exec;
 mod file;
 mod hrana;
 mod http;
@@ -24,11 +25,13 @@ pub fn registry() -> &'static [SinkType] {
         stdout::TYPE,
         file::TYPE,
         http::TYPE,
+        exec::EXEC,
         sqlite::TYPE,
         #[cfg(feature = "postgres")]
         postgres::TYPE,
         hrana::LIBSQL,
         hrana::TURSO,
+        exec::PYTHON,
         blackhole::TYPE,
     ];
     TYPES

@@ -23,6 +23,8 @@ use crate::connection::{self, Access};
 use crate::durable::Durable;
 use crate::error::{Doing as _, StoreError};
 use crate::schema;
+#[cfg(unix)]
+use crate::sqloutbox::{Bridge, Step};
 
 pub use holder::{HolderInfo, holder_is_gone};
 pub(crate) use lease::wishes;
@@ -166,6 +168,18 @@ impl LaneStore {
             .pragma_update(None, "synchronous", if wal { "NORMAL" } else { "FULL" })
             .doing("opening the database")?;
         Ok(Self { connection, durable: Durable::default(), busy_timeout_ms, registered: HashMap::new() })
+    }
+
+    /// Whether the file has a queue of sqloutbox.
+    #[cfg(unix)]
+    pub fn has_sqloutbox(&self) -> Result<bool, StoreError> {
+        crate::sqloutbox::is_present(&self.connection)
+    }
+
+    /// One step of the bridge from sqloutbox, see [`Bridge::step`].
+    #[cfg(unix)]
+    pub fn bridge(&mut self, bridge: &mut Bridge, limit: u32) -> Result<Step, StoreError> {
+        bridge.step(&mut self.connection, limit)
     }
 
     /// A write transaction: IMMEDIATE, so that it waits for the lock at its beginning and cannot fail for it later.

@@ -1,0 +1,232 @@
+//! The bridge on files that the real sqloutbox wrote, all versions of it: drained completely, compared row by row, and
+//! under load while the daemons change places.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use serde_json::Value;
+
+use crate::support::Place;
+
+const VERSIONS: [&str; 4] = ["0.3", "0.4", "0.5", "0.6"];
+
+const CONFIG: &str = "[app.shop]\ndb_dir = 'data'\n\
+    [app.shop.db.warehouse]\ntype = 'sqlite'\ntables = ['orders']\nconnection = { path = 'warehouse.db' }\n\
+    [app.pair]\ndatabase = 'pair/shared.db'\nordering = 'strict'\n\
+    [app.pair.db.warehouse]\ntype = 'sqlite'\ntables = ['left', 'right']\nconnection = { path = 'warehouse.db' }\n";
+
+const TABLES: &str = "PRAGMA journal_mode = WAL; CREATE TABLE orders (n, t, r); CREATE TABLE left (n, t, r); \
+    CREATE TABLE right (n, t, r);";
+
+/// The interpreter with that sqloutbox; `cargo xtask setup` makes it.
+pub(crate) fn python(version: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_BIN_EXE_litepost")).ancestors().nth(2).unwrap();
+    let python = target.join(format!("venv-sqloutbox-{version}/bin/python"));
+    assert!(python.exists(), "{} is missing; `cargo xtask setup` makes it", python.display());
+    python
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/sqloutbox").join(name)
+}
+
+/// Files of that version with everything that can be in them; returns what the script says of them.
+fn written(place: &Place, version: &str) -> Value {
+    std::fs::create_dir(place.path("data")).unwrap();
+    place.write("litepost.toml", CONFIG);
+    for name in ["warehouse.db", "expected.db"] {
+        Connection::open(place.path(name)).unwrap().execute_batch(TABLES).unwrap();
+    }
+    let mut write = Command::new(python(version));
+    write.arg(script("write.py")).arg(place.path("data")).arg(place.path("expected.db"));
+    let output = write.output().unwrap();
+    assert!(!output.stdout.is_empty(), "{version}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(place.path("data/orders.db-wal").metadata().unwrap().len() > 0, "the -wal was left behind");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Every row of a table, with its types, in the order in which it came.
+fn rows(path: &Path, table: &str) -> Vec<String> {
+    let db = Connection::open(path).unwrap();
+    let sql = format!("SELECT quote(n) || ' ' || quote(t) || ' ' || quote(r) FROM {table} ORDER BY rowid");
+    let mut statement = db.prepare(&sql).unwrap();
+    statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+fn number(path: &Path, sql: &str) -> i64 {
+    Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+fn compare(place: &Place, version: &str) {
+    for table in ["orders", "left", "right"] {
+        let (found, expected) = (rows(&place.path("warehouse.db"), table), rows(&place.path("expected.db"), table));
+        assert!(expected.len() >= 40, "{version} {table}: {} rows", expected.len());
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found, expected, "{version} {table}, row {at}");
+        }
+        assert_eq!(found.len(), expected.len(), "{version} {table}");
+    }
+    for file in ["data/orders.db", "pair/shared.db"] {
+        assert_eq!(number(&place.path(file), "SELECT count(*) FROM outbox_queue"), 0, "{version} {file}");
+    }
+}
+
+#[test]
+fn files_of_every_version_are_drained_completely_row_by_row() {
+    for version in VERSIONS {
+        let place = Place::new();
+        let told = written(&place, version);
+        let answer = place.litepost(&["run", "--config", "litepost.toml", "--until-idle"]);
+        assert_eq!(answer.code, 0, "{version}: {answer:#?}");
+        compare(&place, version);
+        let orders = place.path("data/orders.db");
+        // The receipts are there, those of the leftovers included; delivered rows were not delivered again.
+        assert!(number(&orders, "SELECT count(*) FROM outbox_sync_log WHERE seq <= 27") >= 27, "{version}");
+        let dead = number(
+            &orders,
+            "SELECT count(*) FROM litepost_dead WHERE destination = 'shop.warehouse' AND reason = 'skipped' \
+             AND error = 'no such table: nowhere' AND attempts = 1",
+        );
+        assert_eq!(dead, told["dead"].as_i64().unwrap(), "{version}");
+        let nan = "SELECT count(*) FROM litepost_dead WHERE payload LIKE '%nan%' AND reason = 'permanent'";
+        assert_eq!(number(&orders, nan), 1, "{version}");
+        assert_eq!(number(&orders, "SELECT count(*) FROM litepost_dead"), dead + 1, "{version}");
+        let mark = "SELECT CAST(value AS INTEGER) FROM litepost_meta WHERE name = 'sqloutbox_hwm:orders'";
+        assert_eq!(number(&orders, mark), 5_041, "{version}");
+        let created = "SELECT count(*) FROM litepost_outbox WHERE abs(created_at / 1000 - unixepoch()) > 3600";
+        assert_eq!(number(&orders, created), 0, "{version}");
+    }
+}
+
+#[test]
+fn an_import_that_is_killed_again_and_again_loses_and_doubles_nothing() {
+    for version in ["0.3", "0.6"] {
+        let place = Place::new();
+        let told = written(&place, version);
+        let before = rows_of_queue(&place);
+        let dry = place.litepost(&["import", "--from", "data", "--dry-run", "--json"]);
+        let dry: Value = serde_json::from_str(&dry.stdout).unwrap();
+        assert_eq!(dry["files"][0]["before"][0]["pending"], before);
+        assert_eq!(dry["files"][0]["before"][0]["leftovers"], told["leftovers"]);
+        assert_eq!(rows_of_queue(&place), before, "a dry run changes nothing");
+        assert_eq!(
+            number(&place.path("data/orders.db"), "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'litepost%'"),
+            0
+        );
+        let import = ["import", "--from", "data", "--config", "litepost.toml"];
+        for wait_ms in [5, 10, 15, 20, 25] {
+            let mut child = place.command(&import).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(wait_ms));
+            let _ = child.kill();
+            child.wait().unwrap();
+        }
+        let last = place.good(&[&import[..], &["--json"]].concat());
+        let last: Value = serde_json::from_str(&last).unwrap();
+        assert_eq!(last["files"][0]["left"], Value::Array(Vec::new()), "{last}");
+        assert_eq!(number(&place.path("data/orders.db"), "SELECT count(*) FROM litepost_outbox"), before);
+        place.good(&["run", "--config", "litepost.toml", "--until-idle"]);
+        compare(&place, version);
+    }
+}
+
+fn rows_of_queue(place: &Place) -> i64 {
+    number(&place.path("data/orders.db"), "SELECT count(*) FROM outbox_queue WHERE synced = 0")
+}
+
+/// sqloutbox's daemon.
+fn daemon(place: &Place) -> Child {
+    Command::new(python("0.6"))
+        .args(["-m", "sqloutbox", "runservice", "--config", "outbox.toml"])
+        .current_dir(place.folder())
+        .env("PYTHONPATH", script(""))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} did not happen within 60 s");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn terminate(child: &Child) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+}
+
+#[test]
+fn the_daemons_change_places_under_load_and_nothing_is_lost_or_doubled() {
+    const COUNT: i64 = 2_000;
+    let place = Place::new();
+    std::fs::create_dir(place.path("data")).unwrap();
+    Connection::open(place.path("warehouse.db")).unwrap().execute_batch(TABLES).unwrap();
+    let arrived = || number(&place.path("warehouse.db"), "SELECT count(*) FROM orders");
+    place.write(
+        "outbox.toml",
+        "[app.shop]\ndb_dir = 'data'\nflush_interval = 0.05\ntable_flush_threshold = 1\nauto_schema = false\n\
+         [app.shop.db.warehouse]\nwriter_class = 'writer:SqliteWriter'\ninject_outbox_seq = false\ntables = ['orders']\n\
+         [app.shop.db.warehouse.connection]\npath = 'warehouse.db'\n",
+    );
+    place.write("litepost.toml", CONFIG.split("[app.pair]").next().unwrap());
+
+    let mut producer = Command::new(python("0.6"))
+        .arg(script("producer.py"))
+        .args([place.path("data").as_os_str(), COUNT.to_string().as_ref()])
+        .spawn()
+        .unwrap();
+    let old = daemon(&place);
+    wait_until("the old daemon's delivery", || arrived() > COUNT / 5);
+    let refused = place.bad(1, &["run", "--config", "litepost.toml"]);
+    assert!(refused.contains(&format!("process {}", old.id())), "{refused}");
+    terminate(&old);
+    let output = old.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    let relay = place.command(&["run", "--config", "litepost.toml"]).stderr(Stdio::piped()).spawn().unwrap();
+    let handed_over = arrived();
+    assert!(handed_over < COUNT, "the switch happened under load");
+    wait_until("the new relay's delivery", || arrived() > handed_over + COUNT / 10);
+    let late = daemon(&place).wait_with_output().unwrap();
+    assert_eq!(late.status.code(), Some(1), "the old daemon may not run beside the relay");
+    // A second relay stands by; it is not refused.
+    let standby = place.command(&["run", "--config", "litepost.toml"]).stderr(Stdio::null()).spawn().unwrap();
+    assert!(producer.wait().unwrap().success());
+    wait_until("the last row", || arrived() >= COUNT);
+    for child in [standby, relay] {
+        terminate(&child);
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let db = Connection::open(place.path("warehouse.db")).unwrap();
+    let mut statement = db.prepare("SELECT n FROM orders ORDER BY rowid").unwrap();
+    let found: Vec<i64> = statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_eq!(found, (1..=COUNT).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_lost_row_stops_its_namespace_until_it_is_accepted() {
+    let place = Place::new();
+    let told = written(&place, "0.6");
+    let shared = place.path("pair/shared.db");
+    let lost: i64 = number(&shared, "SELECT max(prev_seq) FROM outbox_queue WHERE namespace = 'left' AND seq < 30");
+    Connection::open(&shared).unwrap().execute("DELETE FROM outbox_queue WHERE seq = ?1", [lost]).unwrap();
+    let synced = "INSERT INTO outbox_sync_log (seq, namespace, synced_at) VALUES (-1, 'left', '2026-01-01')";
+    Connection::open(&shared).unwrap().execute(synced, []).unwrap();
+    let answer = place.litepost(&["import", "--from", "pair/shared.db", "--all-namespaces", "--json"]);
+    assert_eq!(answer.code, 1, "{answer:#?}");
+    let report: Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!(report["files"][0]["findings"][0]["prev_seq"], lost, "{report}");
+    assert_eq!(report["files"][0]["findings"][0]["kind"], "missing");
+    let moved = |topic: &str| number(&shared, &format!("SELECT count(*) FROM litepost_outbox WHERE topic = '{topic}'"));
+    let all = |topic: &str| told["expected"][topic].as_i64().unwrap();
+    assert!(moved("left") < 20, "what is behind the lost row waits");
+    assert_eq!(moved("right"), all("right"), "the other namespace goes on");
+    place.litepost(&["import", "--from", "pair/shared.db", "--all-namespaces", "--accept-missing"]);
+    assert_eq!(moved("left"), all("left") - 1);
+}

@@ -1,0 +1,157 @@
+//! Takes over what sqloutbox left in a file, and what its producers go on pushing: the bridge, driven by the relay.
+//!
+//! The writer thread owns the [`OldQueue`] and does the moving; a task per file ([`Bridging`]) says when. Invariant:
+//! nothing is moved without sqloutbox's lock on the folder, and nothing for which no destination has a use.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use litepost::connection::{self, Access};
+use litepost::lanes::LaneStore;
+use litepost::sqloutbox::{Bridge, DrainLock, FindingKind, Route, Step, is_present};
+use litepost::{StoreError, schema};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::SourceConfig;
+use super::wake::{SAFETY_POLL, Wakes};
+use super::writer::WriterHandle;
+
+/// Rows per transaction: a few milliseconds of the write lock, and then a producer gets its turn.
+const ROWS: u32 = 250;
+/// The log is full, or a lock was not free: not at once again.
+const REST: Duration = Duration::from_millis(200);
+/// Old producers commit row by row: a moment later there are several, at no cost to anybody's latency.
+const GATHER: Duration = Duration::from_millis(2);
+
+/// sqloutbox's queue in one file, as far as the writer is concerned.
+pub(super) struct OldQueue {
+    bridge: Bridge,
+    path: PathBuf,
+    lock: Option<DrainLock>,
+}
+
+impl OldQueue {
+    /// Looks at the file. One that holds a queue of sqloutbox gets litepost's tables; an error while sqloutbox's own
+    /// daemon drains the folder.
+    pub(super) fn open(config: &SourceConfig) -> Result<Self, StoreError> {
+        let mut lock = None;
+        if is_present(&connection::open(&config.path, Access::ReadOnly)?)? {
+            lock = Some(DrainLock::shared(folder(&config.path))?);
+            schema::migrate(&mut connection::open(&config.path, Access::ReadWrite)?)?;
+        }
+        let destinations: Vec<_> =
+            config.destinations.iter().map(|d| (d.name.to_string(), d.pipeline.topics.clone())).collect();
+        let bridge = Bridge::new(move |namespace| {
+            let takers = destinations.iter().filter(|(_, filter)| filter.matches(namespace));
+            let dead_to: Vec<String> = takers.map(|(name, _)| name.clone()).collect();
+            (!dead_to.is_empty()).then_some(Route { dead_to })
+        });
+        Ok(Self { bridge, path: config.path.clone(), lock })
+    }
+
+    /// Moves the next rows.
+    pub(super) fn step(&mut self, store: &mut LaneStore) -> Result<Step, StoreError> {
+        if self.lock.is_none() {
+            // An old producer may come to a file of ours at any time.
+            if !store.has_sqloutbox()? {
+                return Ok(Step::default());
+            }
+            self.lock = Some(DrainLock::shared(folder(&self.path))?);
+        }
+        store.bridge(&mut self.bridge, ROWS)
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Asks the writer to take over, whenever the file has been written to.
+pub(super) struct Bridging {
+    writer: WriterHandle,
+    path: PathBuf,
+    written: Arc<Notify>,
+}
+
+impl Bridging {
+    /// Begins to watch the file.
+    pub(super) fn new(writer: WriterHandle, path: &Path, wakes: &Wakes) -> Self {
+        let written = Arc::new(Notify::new());
+        let hint = Arc::clone(&written);
+        wakes.watch(path, move || hint.notify_one());
+        Self { writer, path: path.to_owned(), written }
+    }
+
+    /// Takes over until told to stop.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        let mut told = String::new();
+        while !stop.is_cancelled() {
+            match self.round().await {
+                Ok(full) => {
+                    told.clear();
+                    if full {
+                        tokio::time::sleep(REST).await;
+                    }
+                }
+                Err(error) => {
+                    if told != error {
+                        let file = self.path.display();
+                        tracing::warn!(%file, %error, "cannot take over sqloutbox's rows; trying again");
+                        told = error;
+                    }
+                    tokio::time::sleep(REST).await;
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.written.notified() => tokio::time::sleep(GATHER).await,
+                () = tokio::time::sleep(SAFETY_POLL) => {}
+            }
+        }
+    }
+
+    /// Takes over what is there.
+    pub(super) async fn once(&self) {
+        if let Err(error) = self.round().await {
+            let file = self.path.display();
+            tracing::error!(%file, %error, "cannot take over sqloutbox's rows");
+        }
+    }
+
+    /// Until nothing is left; true when the log is full.
+    async fn round(&self) -> Result<bool, String> {
+        let mut all = Step::default();
+        loop {
+            let step = self.writer.bridge().await?;
+            self.tell(&step);
+            all.moved += step.moved;
+            all.leftovers += step.leftovers;
+            all.dead += step.dead;
+            if step.full || !step.more {
+                let Step { moved, leftovers, dead, .. } = all;
+                let file = self.path.display();
+                if moved >= u64::from(ROWS) || leftovers + dead > 0 {
+                    tracing::info!(%file, moved, leftovers, dead, "took over rows from sqloutbox");
+                } else if moved > 0 {
+                    tracing::debug!(%file, moved, "took over rows from sqloutbox");
+                }
+                return Ok(step.full);
+            }
+        }
+    }
+
+    fn tell(&self, step: &Step) {
+        let file = self.path.display();
+        for finding in &step.findings {
+            match finding.kind {
+                FindingKind::Missing => tracing::error!(
+                    %file,
+                    "{finding}. Its namespace waits; `litepost import --from DIR --accept-missing` goes on behind it"
+                ),
+                _ => tracing::warn!(%file, "{finding}"),
+            }
+        }
+    }
+}
