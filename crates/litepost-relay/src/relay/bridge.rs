@@ -145,12 +145,13 @@ impl Bridging {
     fn tell(&self, step: &Step) {
         let file = self.path.display();
         for finding in &step.findings {
-            match finding.kind {
-                FindingKind::Missing => tracing::error!(
+            if finding.kind == FindingKind::Missing {
+                tracing::error!(
                     %file,
                     "{finding}. Its namespace waits; `litepost import --from DIR --accept-missing` goes on behind it"
-                ),
-                _ => tracing::warn!(%file, "{finding}"),
+                );
+            } else {
+                tracing::warn!(%file, "{finding}");
             }
         }
     }

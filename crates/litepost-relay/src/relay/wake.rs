@@ -83,7 +83,9 @@ impl Routes {
         for path in &event.paths {
             let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { continue };
             if let Some(hints) = self.directories.get(directory).and_then(|files| files.get(name)) {
-                hints.iter().for_each(|hint| hint());
+                for hint in hints {
+                    hint();
+                }
             }
         }
     }
