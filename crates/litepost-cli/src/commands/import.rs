@@ -29,6 +29,7 @@ relay does the same by itself while it runs. Exit code 1: something is lost or w
 /// Take over the rows of sqloutbox.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line are independent of each other")]
 pub(crate) struct Import {
     /// The folder with sqloutbox's files, or one file
     #[arg(long, value_name = "DIR")]
