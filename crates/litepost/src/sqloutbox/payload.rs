@@ -176,7 +176,7 @@ mod tests {
             Value::Bool(true),
             Value::Bool(false),
             Value::Null,
-            Value::Text("grün 😀 ]\",".into()),
+            Value::Text("grün \u{1f600} ]\",".into()),
             Value::Json(r#"[1, {"a": "]"}]"#.into()),
             Value::Json(r#"{"$blob": "x"}"#.into()),
         ];
