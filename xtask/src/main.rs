@@ -19,6 +19,7 @@ mod sim;
 mod summary;
 mod test;
 mod tidy;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -46,6 +47,8 @@ enum Command {
     Docs(docs::Args),
     /// Run the simulator of the delivery pipeline
     Sim(sim::Args),
+    /// Build the pip package, install it in a clean environment and use it
+    Wheel(wheel::Args),
     /// Only install what the tests need
     Setup,
     /// Only check the house rules
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Docs(args) => docs::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Wheel(args) => wheel::wheel(&args),
         Command::Setup => setup::everything(),
         Command::Tidy => tidy::run(),
     };

@@ -33,13 +33,15 @@ pub(crate) enum Command {
     Migrate(commands::migrate::Migrate),
     /// Write events
     Enqueue(Box<commands::enqueue::Enqueue>),
-    /// Deliver
+    /// Deliver (sqloutbox's runservice)
+    #[command(alias = "runservice")]
     Run(commands::run::Run),
     /// Show how far delivery is
     Status(commands::status::Status),
     /// Show the events in the log
     Tail(commands::tail::Tail),
     /// Look at the events that could not be delivered; replay, edit, discard, export them
+    #[command(alias = "dead-letter")]
     Dead(commands::dead::Dead),
     /// Make a consumer idempotent: the inbox of a PostgreSQL, MySQL or SQLite database
     Inbox(commands::inbox::Inbox),
@@ -57,6 +59,8 @@ pub(crate) enum Command {
     Audit(commands::audit::Audit),
     /// Take over the rows that sqloutbox left in its files
     Import(commands::import::Import),
+    /// Check the files' schema before a deployment
+    Preflight(commands::preflight::Preflight),
     /// Check the configuration, offline
     Check(commands::check::Check),
     /// Write a configuration to start from
@@ -89,8 +93,8 @@ impl Command {
 /// Which outbox files a command is about.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Where {
-    /// The database that holds the outbox
-    #[arg(long, short = 'd', value_name = "FILE", conflicts_with = "config")]
+    /// The database that holds the outbox; or a folder (also --db-dir): every outbox file in it
+    #[arg(long, short = 'd', value_name = "FILE", conflicts_with = "config", alias = "db-dir")]
     pub(crate) database: Option<PathBuf>,
     /// The configuration; litepost.toml or outbox.toml in the working folder unless given
     #[arg(long, short = 'c', value_name = "FILE")]

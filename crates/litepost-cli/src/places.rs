@@ -4,6 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
+use litepost::connection::{self, Access};
+use litepost::schema::SchemaState;
 use litepost_relay::config::{Config, OutboxFile, Purpose};
 
 use crate::args::Where;
@@ -13,6 +15,8 @@ use crate::failure::Failure;
 pub(crate) enum Place {
     /// One database.
     Database(PathBuf),
+    /// The outbox files of a folder.
+    Folder(Vec<PathBuf>),
     /// A configuration.
     Config(Box<Config>),
 }
@@ -21,10 +25,35 @@ impl Where {
     /// Loads what was named; without arguments the configuration in the working folder.
     pub(crate) fn load(&self, purpose: Purpose) -> Result<Place, Failure> {
         match &self.database {
+            Some(folder) if folder.is_dir() => Ok(Place::Folder(outboxes_in(folder)?)),
             Some(database) => Ok(Place::Database(database.clone())),
             None => Ok(Place::Config(Box::new(config(self.config.as_deref(), purpose)?))),
         }
     }
+}
+
+/// The databases of a folder that hold an outbox, litepost's or sqloutbox's; other files are nobody's business here.
+fn outboxes_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let listed = std::fs::read_dir(folder).map_err(|error| {
+        Failure::user(format!("{} cannot be read: {error}", folder.display()), "check the path and the permissions")
+    })?;
+    let is_outbox = |path: &Path| {
+        let Ok(connection) = connection::open(path, Access::ReadOnly) else { return false };
+        !matches!(litepost::schema::version(&connection), Ok(SchemaState::Absent))
+            || litepost::sqloutbox::is_present(&connection).unwrap_or(false)
+    };
+    let mut files: Vec<PathBuf> = listed
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "db") && is_outbox(path))
+        .collect();
+    files.sort();
+    if files.is_empty() {
+        return Err(Failure::user(
+            format!("{} holds no outbox file", folder.display()),
+            "give the db_dir of an app, or a database file",
+        ));
+    }
+    Ok(files)
 }
 
 /// Loads a configuration; without a name the one in the working folder.
@@ -42,6 +71,7 @@ impl Place {
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         match self {
             Self::Database(path) => vec![path.clone()],
+            Self::Folder(paths) => paths.clone(),
             Self::Config(config) => {
                 let mut paths: Vec<PathBuf> = config.files().into_iter().map(|file| file.path).collect();
                 paths.dedup();
@@ -53,7 +83,7 @@ impl Place {
     /// The outbox files with their destinations; none are known for a bare database.
     pub(crate) fn outboxes(&self) -> Vec<OutboxFile> {
         match self {
-            Self::Database(_) => Vec::new(),
+            Self::Database(_) | Self::Folder(_) => Vec::new(),
             Self::Config(config) => config.files(),
         }
     }

@@ -206,6 +206,10 @@ impl Place {
         match self {
             Self::Database(path) => Ok(path.clone()),
             Self::Config(config) => outbox_of(config, app, topic),
+            Self::Folder(_) => Err(Failure::user(
+                "a folder does not say which file an event belongs to",
+                "name one with --database FILE, or the app with --config and --app",
+            )),
         }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod man;
 pub(crate) mod migrate;
 pub(crate) mod pause;
 pub(crate) mod rewind;
+pub(crate) mod preflight;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod sinks;
@@ -42,6 +43,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Rewind(command) => rewind::run(&command),
         Command::Audit(command) => audit::run(&command),
         Command::Import(command) => import::run(&command),
+        Command::Preflight(command) => preflight::run(&command),
         Command::Check(command) => check::run(&command),
         Command::Init(command) => init::run(&command),
         Command::Demo(command) => demo::run(&command),

@@ -60,6 +60,8 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::unexpected(format!("cannot start: {error}"), "see the message"))?;
+    #[cfg(unix)]
+    runtime.spawn(verify_when_asked(relay.sources.iter().map(|source| source.path.clone()).collect()));
     let relay = Relay::new(relay);
     let done = if command.until_idle {
         let timeout = command.timeout.map(Duration::from_secs);
@@ -131,6 +133,34 @@ async fn signal() {
 async fn signal() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+/// SIGUSR1 has the files verified, as with sqloutbox's daemon; the answer is in the log, and delivery goes on.
+#[cfg(unix)]
+async fn verify_when_asked(files: Vec<PathBuf>) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut asked) = signal(SignalKind::user_defined1()) else { return };
+    while asked.recv().await.is_some() {
+        let files = files.clone();
+        let _ = tokio::task::spawn_blocking(move || files.iter().for_each(|file| verify(file))).await;
+    }
+}
+
+#[cfg(unix)]
+fn verify(path: &Path) {
+    let file = path.display();
+    if !path.exists() {
+        return;
+    }
+    match connection::open(path, Access::ReadOnly).and_then(|connection| litepost::verify(&connection)) {
+        Ok(found) if found.problems.is_empty() => tracing::info!(%file, events = found.events, "verified: all is well"),
+        Ok(found) => {
+            for problem in &found.problems {
+                tracing::error!(%file, "verified: {problem}");
+            }
+        }
+        Err(error) => tracing::error!(%file, %error, "cannot be verified"),
     }
 }
 

@@ -74,6 +74,7 @@ pub(crate) fn run(command: &Status) -> Result<(), Failure> {
     let mut rows = Vec::new();
     match &place {
         Place::Database(path) => bare(path, &mut rows)?,
+        Place::Folder(paths) => paths.iter().try_for_each(|path| bare(path, &mut rows))?,
         Place::Config(config) => {
             for outbox in config.files() {
                 configured(&outbox, &mut rows)?;
@@ -96,11 +97,38 @@ fn open(path: &Path) -> Result<(Connection, FileStatus), Failure> {
 }
 
 fn bare(path: &Path, rows: &mut Vec<Row>) -> Result<(), Failure> {
+    let old = old_queue(path)?;
+    for (namespace, waiting) in &old.namespaces {
+        row(rows, "sqloutbox", namespace, None).pending += waiting;
+    }
+    if old.alone {
+        return Ok(());
+    }
     let (_, status) = open(path)?;
     for found in &status.destinations {
         add(rows, path, &status, found, None);
     }
     Ok(())
+}
+
+/// What sqloutbox's queue in a file holds.
+#[derive(Default)]
+struct OldQueue {
+    namespaces: Vec<(String, i64)>,
+    /// There are no litepost tables yet.
+    alone: bool,
+}
+
+fn old_queue(path: &Path) -> Result<OldQueue, Failure> {
+    let read = || -> Result<OldQueue, Failure> {
+        let connection = connection::open(path, Access::ReadOnly)?;
+        if !litepost::sqloutbox::is_present(&connection)? {
+            return Ok(OldQueue::default());
+        }
+        let alone = litepost::schema::version(&connection)? == litepost::schema::SchemaState::Absent;
+        Ok(OldQueue { namespaces: litepost::sqloutbox::waiting(&connection)?, alone })
+    };
+    read().map_err(|failure| failure.about(path))
 }
 
 fn configured(outbox: &OutboxFile, rows: &mut Vec<Row>) -> Result<(), Failure> {
@@ -109,6 +137,15 @@ fn configured(outbox: &OutboxFile, rows: &mut Vec<Row>) -> Result<(), Failure> {
         for (destination, _) in &outbox.routes {
             row(rows, &outbox.app, &destination.short, Some(true));
         }
+        return Ok(());
+    }
+    // The relay takes these over by itself; until then they are waiting all the same.
+    let old = old_queue(&outbox.path)?;
+    for (destination, _) in &outbox.routes {
+        let waiting = old.namespaces.iter().filter(|(namespace, _)| destination.takes(namespace));
+        row(rows, &outbox.app, &destination.short, Some(true)).pending += waiting.map(|(_, n)| n).sum::<i64>();
+    }
+    if old.alone {
         return Ok(());
     }
     let (connection, status) = open(&outbox.path)?;

@@ -104,6 +104,23 @@ fn sigterm_and_sigint_settle_what_is_in_flight_and_exit_0() {
 }
 
 #[test]
+fn sigusr1_verifies_the_files_and_delivery_goes_on() {
+    let place = shop();
+    enqueue(&place, 1..=5);
+    let relay = start(&place);
+    wait_until("delivery", || delivered(&place).len() == 5);
+    terminate(&relay, rustix::process::Signal::USR1);
+    enqueue(&place, 6..=9);
+    wait_until("delivery", || delivered(&place).len() == 9);
+    std::thread::sleep(Duration::from_millis(500));
+    terminate(&relay, rustix::process::Signal::TERM);
+    let output = relay.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(log.contains("verified: all is well"), "{log}");
+}
+
+#[test]
 fn killed_by_sigkill_and_started_again_everything_arrives_once_and_in_order() {
     let place = shop();
     for round in 0..5_i64 {

@@ -212,6 +212,42 @@ fn the_daemons_change_places_under_load_and_nothing_is_lost_or_doubled() {
 }
 
 #[test]
+fn the_command_line_of_sqloutbox_works_on_its_files() {
+    let place = Place::new();
+    let told = written(&place, "0.6");
+    place.write("outbox.toml", std::fs::read(place.path("litepost.toml")).unwrap());
+    std::fs::remove_file(place.path("litepost.toml")).unwrap();
+    let waiting = |arguments: &[&str]| {
+        let status: Value = serde_json::from_str(&place.good(arguments)).unwrap();
+        let rows = status["destinations"].as_array().unwrap().iter();
+        rows.map(|row| row["pending"].as_i64().unwrap()).sum::<i64>()
+    };
+    let orders = rows_of_queue(&place);
+    let all = orders + told["expected"]["left"].as_i64().unwrap() + told["expected"]["right"].as_i64().unwrap();
+    assert_eq!(waiting(&["status", "--db-dir", "data", "--json"]), orders);
+    assert_eq!(waiting(&["status", "-d", "data", "--json"]), orders);
+    assert_eq!(waiting(&["status", "-c", "outbox.toml", "--json"]), all);
+    assert!(place.good(&["preflight", "--db-dir", "data"]).contains("the relay takes it over"));
+    assert_eq!(
+        number(&place.path("data/orders.db"), "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'litepost%'"),
+        0
+    );
+    place.good(&["migrate", "--db-dir", "data"]);
+    assert!(place.good(&["preflight", "--config", "outbox.toml"]).contains("up to date"));
+    place.good(&["runservice", "--config", "outbox.toml", "--until-idle"]);
+    compare(&place, "0.6");
+    assert_eq!(waiting(&["status", "--config", "outbox.toml", "--json"]), 0);
+    assert!(place.good(&["dead-letter", "list", "--config", "outbox.toml"]).contains("skipped"));
+
+    let raise = "UPDATE litepost_schema SET version = version + 100";
+    Connection::open(place.path("data/orders.db")).unwrap().execute(raise, []).unwrap();
+    assert!(place.litepost(&["preflight", "--db-dir", "data"]).stdout.contains("newer litepost"));
+    place.bad(2, &["preflight", "--db-dir", "data"]);
+    place.bad(2, &["preflight", "--config", "absent.toml"]);
+    place.bad(1, &["status", "--db-dir", "pair/nothing"]);
+}
+
+#[test]
 fn a_lost_row_stops_its_namespace_until_it_is_accepted() {
     let place = Place::new();
     let told = written(&place, "0.6");

@@ -28,7 +28,7 @@ pub use chain::{Finding, FindingKind};
 use layout::Layout;
 pub use lock::{DrainLock, LOCK_FILE};
 use rows::Mover;
-pub use survey::{NamespaceSurvey, Survey, survey};
+pub use survey::{NamespaceSurvey, Survey, survey, waiting};
 
 const DOING: &str = "taking over sqloutbox's rows";
 /// A namespace that waits for an operator is looked at again after this time: the file may have been put right by hand.

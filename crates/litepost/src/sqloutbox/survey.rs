@@ -61,6 +61,26 @@ pub(super) fn namespaces(connection: &Connection, layout: Layout) -> Result<Vec<
     Ok(found)
 }
 
+/// How many rows wait in each namespace of sqloutbox's queue; only those that have any.
+pub fn waiting(connection: &Connection) -> Result<Vec<(String, i64)>, StoreError> {
+    let Some(layout) = Layout::read(connection)? else { return Ok(Vec::new()) };
+    let mut all = Vec::new();
+    for namespace in namespaces(connection, layout)? {
+        let count = count(connection, PENDING, &namespace)?;
+        if count > 0 {
+            all.push((namespace, i64::try_from(count).unwrap_or(i64::MAX)));
+        }
+    }
+    Ok(all)
+}
+
+const PENDING: &str = "SELECT count(*) FROM main.outbox_queue WHERE namespace = ?1 AND synced = 0";
+
+fn count(connection: &Connection, sql: &str, namespace: &str) -> Result<u64, StoreError> {
+    let number: i64 = connection.query_row(sql, [namespace], |row| row.get(0)).doing(DOING)?;
+    Ok(u64::try_from(number).unwrap_or(0))
+}
+
 /// Looks at the file; `None` when it has no queue of sqloutbox.
 pub fn survey(connection: &Connection) -> Result<Option<Survey>, StoreError> {
     let snapshot = connection.unchecked_transaction().doing(DOING)?;
@@ -74,10 +94,7 @@ pub fn survey(connection: &Connection) -> Result<Option<Survey>, StoreError> {
 }
 
 fn of(connection: &Connection, layout: Layout, namespace: String) -> Result<NamespaceSurvey, StoreError> {
-    let count = |sql: &str| -> Result<u64, StoreError> {
-        let number: i64 = connection.query_row(sql, [&namespace], |row| row.get(0)).doing(DOING)?;
-        Ok(u64::try_from(number).unwrap_or(0))
-    };
+    let count = |sql: &str| count(connection, sql, &namespace);
     let hwm = if layout.hwm {
         let found = connection.query_row("SELECT hwm FROM main.outbox_hwm WHERE namespace = ?1", [&namespace], |row| {
             row.get::<_, Option<i64>>(0)
@@ -98,7 +115,7 @@ fn of(connection: &Connection, layout: Layout, namespace: String) -> Result<Name
         }
     }
     Ok(NamespaceSurvey {
-        pending: count("SELECT count(*) FROM main.outbox_queue WHERE namespace = ?1 AND synced = 0")?,
+        pending: count(PENDING)?,
         leftovers: count("SELECT count(*) FROM main.outbox_queue WHERE namespace = ?1 AND synced = 1")?,
         dead: if layout.dead { count("SELECT count(*) FROM main.outbox_dead_log WHERE namespace = ?1")? } else { 0 },
         receipts: count("SELECT count(*) FROM main.outbox_sync_log WHERE namespace = ?1")?,
