@@ -54,6 +54,8 @@ struct Row {
 pub(crate) fn run(command: &Preflight) -> Result<(), Failure> {
     let broken = |failure: Failure| match failure {
         Failure::User { message, hint } => Failure::Unexpected { message, hint },
+        // Exit code 2 is what deployment scripts know for it.
+        Failure::Config(error) => Failure::unexpected(error.to_string(), "`litepost check` shows every mistake in it"),
         other => other,
     };
     let place = command.place.load(Purpose::Look).map_err(broken)?;
