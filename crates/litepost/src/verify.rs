@@ -250,7 +250,7 @@ fn dead_letters(snapshot: &Transaction<'_>, problems: &mut Vec<Problem>) -> Resu
         .prepare(
             "SELECT destination, sum(counted), sum(found) FROM ( \
                SELECT destination, dead + expired + skipped - purged AS counted, 0 AS found FROM main.litepost_cursor \
-               UNION ALL SELECT destination, 0, 1 FROM main.litepost_dead WHERE seq > 0) \
+               UNION ALL SELECT destination, 0, 1 FROM main.litepost_dead) \
              GROUP BY destination HAVING sum(counted) <> sum(found) ORDER BY destination",
         )
         .doing(DOING)?;

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use litepost::connection::{self, Access};
+use litepost::lanes::{LaneStore, Start};
 use litepost::sqloutbox::{Bridge, DrainLock, Finding, FindingKind, NamespaceSurvey, Route, Survey, survey};
-use litepost_relay::config::{OutboxFile, Purpose};
+use litepost_relay::config::{Destination, OutboxFile, Policy, Purpose};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -136,6 +137,14 @@ fn one(command: &Import, path: &Path, outboxes: &[OutboxFile]) -> Result<Option<
     done.before = before.namespaces;
     let mut connection = connection::open(path, Access::ReadWrite)?;
     litepost::schema::migrate(&mut connection)?;
+    // Dead letters belong to a destination, which the relay may not have seen yet.
+    let mut store = LaneStore::open(path)?;
+    for (destination, policy) in takers(path, outboxes) {
+        let start =
+            if matches!(policy.start, litepost_relay::config::Start::Earliest) { Start::Earliest } else { Start::Now };
+        store.register(&destination.name, policy.lanes, start)?;
+    }
+    drop(store);
     let mut bridge = Bridge::new(routes(command, path, outboxes)).accept_missing(command.accept_missing);
     loop {
         const ROWS: u32 = 500;
@@ -156,23 +165,24 @@ fn one(command: &Import, path: &Path, outboxes: &[OutboxFile]) -> Result<Option<
     Ok(Some(done))
 }
 
+/// The destinations of a file.
+fn takers<'a>(path: &Path, outboxes: &'a [OutboxFile]) -> impl Iterator<Item = &'a (Destination, Policy)> {
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let this = real(path);
+    outboxes.iter().filter(move |outbox| real(&outbox.path) == this).flat_map(|outbox| &outbox.routes)
+}
+
 /// Which namespaces of a file are taken, and by whom.
 fn routes(
     command: &Import,
     path: &Path,
     outboxes: &[OutboxFile],
 ) -> impl Fn(&str) -> Option<Route> + Send + 'static + use<> {
-    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let own = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let named: BTreeSet<String> = command.namespace.iter().cloned().collect();
     let (all, configured) = (command.all_namespaces, command.config.is_some());
-    let takers: Vec<_> = outboxes
-        .iter()
-        .filter(|outbox| real(&outbox.path) == real(path))
-        .flat_map(|outbox| {
-            outbox.routes.iter().map(|(destination, _)| (destination.name.to_string(), destination.filter()))
-        })
-        .collect();
+    let takers: Vec<_> =
+        takers(path, outboxes).map(|(destination, _)| (destination.name.to_string(), destination.filter())).collect();
     move |namespace| {
         let dead_to: Vec<String> =
             takers.iter().filter(|(_, filter)| filter.matches(namespace)).map(|(name, _)| name.clone()).collect();

@@ -93,6 +93,8 @@ fn files_of_every_version_are_drained_completely_row_by_row() {
         let nan = "SELECT count(*) FROM litepost_dead WHERE payload LIKE '%nan%' AND reason = 'permanent'";
         assert_eq!(number(&orders, nan), 1, "{version}");
         assert_eq!(number(&orders, "SELECT count(*) FROM litepost_dead"), dead + 1, "{version}");
+        let checked = litepost::verify(&Connection::open(&orders).unwrap()).unwrap();
+        assert_eq!(checked.problems, [], "{version}");
         let mark = "SELECT CAST(value AS INTEGER) FROM litepost_meta WHERE name = 'sqloutbox_hwm:orders'";
         assert_eq!(number(&orders, mark), 5_041, "{version}");
         let created = "SELECT count(*) FROM litepost_outbox WHERE abs(created_at / 1000 - unixepoch()) > 3600";
