@@ -10,7 +10,8 @@ use clap::Args;
 use litepost::connection::{self, Access};
 use litepost::lanes::{LaneStore, Start};
 use litepost::sqloutbox::{Bridge, DrainLock, Finding, FindingKind, NamespaceSurvey, Route, Survey, survey};
-use litepost_relay::config::{Destination, OutboxFile, Policy, Purpose};
+use litepost_core::TopicFilter;
+use litepost_relay::config::{self, OutboxFile, Purpose};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -139,9 +140,12 @@ fn one(command: &Import, path: &Path, outboxes: &[OutboxFile]) -> Result<Option<
     litepost::schema::migrate(&mut connection)?;
     // Dead letters belong to a destination, which the relay may not have seen yet.
     let mut store = LaneStore::open(path)?;
-    for (destination, policy) in takers(path, outboxes) {
-        let start =
-            if matches!(policy.start, litepost_relay::config::Start::Earliest) { Start::Earliest } else { Start::Now };
+    for (destination, policy) in takers(path, outboxes).flat_map(|outbox| &outbox.routes) {
+        let start = match policy.start {
+            config::Start::Earliest => Start::Earliest,
+            config::Start::Now => Start::Now,
+            config::Start::At(ms) => Start::At(litepost_core::Millis(ms)),
+        };
         store.register(&destination.name, policy.lanes, start)?;
     }
     drop(store);
@@ -165,11 +169,11 @@ fn one(command: &Import, path: &Path, outboxes: &[OutboxFile]) -> Result<Option<
     Ok(Some(done))
 }
 
-/// The destinations of a file.
-fn takers<'a>(path: &Path, outboxes: &'a [OutboxFile]) -> impl Iterator<Item = &'a (Destination, Policy)> {
+/// What the configuration says of a file.
+fn takers<'a>(path: &Path, outboxes: &'a [OutboxFile]) -> impl Iterator<Item = &'a OutboxFile> {
     let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let this = real(path);
-    outboxes.iter().filter(move |outbox| real(&outbox.path) == this).flat_map(|outbox| &outbox.routes)
+    outboxes.iter().filter(move |outbox| real(&outbox.path) == this)
 }
 
 /// Which namespaces of a file are taken, and by whom.
@@ -181,8 +185,15 @@ fn routes(
     let own = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let named: BTreeSet<String> = command.namespace.iter().cloned().collect();
     let (all, configured) = (command.all_namespaces, command.config.is_some());
-    let takers: Vec<_> =
-        takers(path, outboxes).map(|(destination, _)| (destination.name.to_string(), destination.filter())).collect();
+    let takers: Vec<(String, TopicFilter)> = takers(path, outboxes)
+        .flat_map(|outbox| {
+            // As in the relay: a table's file holds that table's events and no others.
+            let own = outbox.table.as_ref().map(|table| TopicFilter::exact([table]));
+            outbox.routes.iter().map(move |(destination, _)| {
+                (destination.name.to_string(), own.clone().unwrap_or_else(|| destination.filter()))
+            })
+        })
+        .collect();
     move |namespace| {
         let dead_to: Vec<String> =
             takers.iter().filter(|(_, filter)| filter.matches(namespace)).map(|(name, _)| name.clone()).collect();

@@ -142,7 +142,8 @@ fn configured(outbox: &OutboxFile, rows: &mut Vec<Row>) -> Result<(), Failure> {
     // The relay takes these over by itself; until then they are waiting all the same.
     let old = old_queue(&outbox.path)?;
     for (destination, _) in &outbox.routes {
-        let waiting = old.namespaces.iter().filter(|(namespace, _)| destination.takes(namespace));
+        let of_table = |name: &str| outbox.table.as_deref().is_none_or(|table| table == name);
+        let waiting = old.namespaces.iter().filter(|(name, _)| of_table(name) && destination.takes(name));
         row(rows, &outbox.app, &destination.short, Some(true)).pending += waiting.map(|(_, n)| n).sum::<i64>();
     }
     if old.alone {
