@@ -2,8 +2,12 @@
 //!
 //! Invariant: a skipped event is copied to the dead letters; nothing is deleted.
 
+use std::path::PathBuf;
+
 use clap::Args;
+use litepost::connection::{self, Access};
 use litepost_core::Seq;
+use litepost_relay::config::Purpose;
 
 use crate::args::Where;
 use crate::failure::Failure;
@@ -22,7 +26,8 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Skip {
     /// The destination, app.name
-    destination: String,
+    #[arg(required_unless_present = "namespace")]
+    destination: Option<String>,
     /// The events, by their seq
     #[arg(value_name = "SEQ", conflicts_with_all = ["topic", "key", "all", "hole"])]
     seqs: Vec<i64>,
@@ -34,6 +39,12 @@ pub(crate) struct Skip {
     /// Accept that the events missing from the log are lost, and go on behind them
     #[arg(long, conflicts_with_all = ["topic", "key"])]
     hole: bool,
+    /// As sqloutbox says it: the table whose event is skipped, for every destination that takes it
+    #[arg(long, short = 'n', value_name = "TABLE", requires = "seq", conflicts_with_all = ["destination", "topic", "key", "all", "hole"])]
+    namespace: Option<String>,
+    /// With --namespace: the event's number, sqloutbox's own or the log's
+    #[arg(long, short = 's', value_name = "SEQ", requires = "namespace")]
+    seq: Option<i64>,
     #[command(flatten)]
     place: Where,
     #[command(flatten)]
@@ -47,28 +58,16 @@ pub(crate) struct Skip {
 
 /// Skips.
 pub(crate) fn run(command: &Skip) -> Result<(), Failure> {
-    let scope = command.of.scope();
-    if command.seqs.is_empty() && scope == litepost::operate::Scope::Destination && !command.all && !command.hole {
-        return Err(Failure::user("which events?", "give their seq, or --topic, --key, --all or --hole"));
-    }
-    let files = hands::files_of(&command.place, &command.destination)?;
-    if files.len() > 1 && !command.seqs.is_empty() {
-        return Err(Failure::user(
-            "several outbox files deliver to this destination, and each has numbers of its own",
-            "name the file with --database FILE",
-        ));
-    }
-    let seqs: Vec<Seq> = command.seqs.iter().map(|&seq| Seq(seq)).collect();
     let (mut skipped, mut holes) = (Vec::new(), Vec::new());
-    for path in files {
+    for (path, destination, seqs) in meant(command)? {
         let mut operator = command.hands.open_taking(&path, command.taking)?;
         let about = |error: litepost::StoreError| Failure::from(error).about(&path);
         if command.hole {
-            holes.extend(operator.accept_holes(&command.destination).map_err(about)?);
+            holes.extend(operator.accept_holes(&destination).map_err(about)?);
         } else if seqs.is_empty() {
-            skipped.extend(operator.skip_all(&command.destination, &scope).map_err(about)?);
+            skipped.extend(operator.skip_all(&destination, &command.of.scope()).map_err(about)?);
         } else {
-            skipped.extend(operator.skip(&command.destination, &seqs).map_err(about)?);
+            skipped.extend(operator.skip(&destination, &seqs).map_err(about)?);
         }
     }
     if command.json {
@@ -91,4 +90,56 @@ pub(crate) fn run(command: &Skip) -> Result<(), Failure> {
         ))?;
     }
     out.flush()
+}
+
+/// The files, the destinations and the events that were named.
+fn meant(command: &Skip) -> Result<Vec<(PathBuf, String, Vec<Seq>)>, Failure> {
+    if let (Some(namespace), Some(seq)) = (&command.namespace, command.seq) {
+        return of_namespace(command, namespace, seq);
+    }
+    let scope = command.of.scope();
+    if command.seqs.is_empty() && scope == litepost::operate::Scope::Destination && !command.all && !command.hole {
+        return Err(Failure::user("which events?", "give their seq, or --topic, --key, --all or --hole"));
+    }
+    let destination = command.destination.clone().unwrap_or_default();
+    let files = hands::files_of(&command.place, &destination)?;
+    if files.len() > 1 && !command.seqs.is_empty() {
+        return Err(Failure::user(
+            "several outbox files deliver to this destination, and each has numbers of its own",
+            "name the file with --database FILE",
+        ));
+    }
+    let seqs: Vec<Seq> = command.seqs.iter().map(|&seq| Seq(seq)).collect();
+    Ok(files.into_iter().map(|path| (path, destination.clone(), seqs.clone())).collect())
+}
+
+/// sqloutbox names a table and a number; its rows carry that number in a header.
+fn of_namespace(command: &Skip, namespace: &str, seq: i64) -> Result<Vec<(PathBuf, String, Vec<Seq>)>, Failure> {
+    let outboxes = command.place.load(Purpose::Look)?.outboxes();
+    let mut meant = Vec::new();
+    for outbox in outboxes.iter().filter(|outbox| outbox.table.as_deref().is_none_or(|table| table == namespace)) {
+        let takers = outbox.routes.iter().filter(|(destination, _)| destination.takes(namespace));
+        let names: Vec<String> = takers.map(|(destination, _)| destination.name.to_string()).collect();
+        if names.is_empty() || !outbox.path.exists() {
+            continue;
+        }
+        let connection = connection::open(&outbox.path, Access::ReadOnly)?;
+        litepost::schema::require_current(&connection).map_err(|error| Failure::from(error).about(&outbox.path))?;
+        let found: Option<i64> = connection.query_row(
+            "SELECT coalesce(min(CASE WHEN json_extract(headers, '$.\"sqloutbox-seq\"') = ?2 THEN seq END), \
+             max(CASE WHEN seq = ?2 THEN seq END)) FROM main.litepost_outbox WHERE topic = ?1",
+            (namespace, seq),
+            |row| row.get(0),
+        )?;
+        if let Some(found) = found {
+            meant.extend(names.into_iter().map(|name| (outbox.path.clone(), name, vec![Seq(found)])));
+        }
+    }
+    if meant.is_empty() {
+        return Err(Failure::user(
+            format!("no event {seq} of {namespace:?} is in the log"),
+            "`litepost tail` shows what is; it needs a configuration that names the table",
+        ));
+    }
+    Ok(meant)
 }

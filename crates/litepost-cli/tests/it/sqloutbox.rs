@@ -241,6 +241,19 @@ fn the_command_line_of_sqloutbox_works_on_its_files() {
     assert_eq!(waiting(&["status", "--config", "outbox.toml", "--json"]), 0);
     assert!(place.good(&["dead-letter", "list", "--config", "outbox.toml"]).contains("skipped"));
 
+    // A row that its destination cannot take holds the table, until it is skipped as sqloutbox's users do.
+    let bad = "INSERT INTO outbox_queue (created_at, namespace, tag, payload) VALUES ('2026-01-01T00:00:00+00:00', 'orders', ?1, '[]')";
+    for sql in ["INSERT INTO orders (absent) VALUES (1)", "INSERT INTO orders (n) VALUES (-1)"] {
+        Connection::open(place.path("data/orders.db")).unwrap().execute(bad, [sql]).unwrap();
+    }
+    place.bad(1, &["runservice", "--config", "outbox.toml", "--until-idle"]);
+    let last = number(&place.path("data/orders.db"), "SELECT seq FROM sqlite_sequence WHERE name = 'outbox_queue'");
+    let stuck = (last - 1).to_string();
+    place.good(&["skip", "--config", "outbox.toml", "--namespace", "orders", "--seq", &stuck]);
+    place.good(&["runservice", "--config", "outbox.toml", "--until-idle"]);
+    assert_eq!(number(&place.path("warehouse.db"), "SELECT count(*) FROM orders WHERE n = -1"), 1);
+    place.bad(1, &["skip", "--config", "outbox.toml", "-n", "orders", "-s", "999999"]);
+
     let raise = "UPDATE litepost_schema SET version = version + 100";
     Connection::open(place.path("data/orders.db")).unwrap().execute(raise, []).unwrap();
     assert!(place.litepost(&["preflight", "--db-dir", "data"]).stdout.contains("newer litepost"));
