@@ -19,6 +19,7 @@ mod tests;
 pub(crate) use grammar::parses;
 pub(crate) use inject::{Injected, ORIGIN_COLUMN, SEQ_COLUMN, inject};
 pub use insert::InsertShape;
+pub(crate) use rules::own_table;
 pub use translate::{Arguments, Translated, translate};
 
 /// A database's way with SQL text.

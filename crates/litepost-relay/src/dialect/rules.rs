@@ -3,7 +3,7 @@
 //! Called by `translate`. Invariant: whatever passes here runs inside the transaction that also writes the ledger row,
 //! so both commit or neither does.
 
-use super::lexer::{Kind, Token};
+use super::lexer::{self, Kind, Token};
 use super::{Dialect, DialectError};
 
 const TRANSACTION: &str = "it would end the transaction in which the batch and its ledger row commit together";
@@ -28,6 +28,17 @@ pub(super) fn single<'t, 'a>(tokens: &'t [Token<'a>], dialect: Dialect) -> Resul
         Some(why) => Err(DialectError::Refused { verb: word, dialect: dialect.name(), why }),
         None => Ok(statement),
     }
+}
+
+/// The relay's own tables in a target. What is applied there is known from them alone.
+const OWN_TABLES: [&str; 3] = ["litepost_ledger", "litepost_ledger_event", "litepost_outbox_seq"];
+
+/// The relay's own table that the statement names, if it names one.
+pub(crate) fn own_table(sql: &str, dialect: Dialect) -> Option<&'static str> {
+    let tokens = lexer::lex(sql, dialect).ok()?;
+    let named = tokens.iter().filter(|t| matches!(t.kind, Kind::Word | Kind::Name));
+    let mut names = named.map(|t| t.text.trim_matches(['"', '`', '[', ']']));
+    names.find_map(|name| OWN_TABLES.into_iter().find(|own| own.eq_ignore_ascii_case(name)))
 }
 
 fn refusal(verb: &str, dialect: Dialect) -> Option<&'static str> {

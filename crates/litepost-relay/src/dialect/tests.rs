@@ -134,6 +134,20 @@ fn a_payload_is_one_statement_that_cannot_leave_its_transaction() {
 }
 
 #[test]
+fn the_relays_own_tables_are_recognised_as_names_and_not_as_text() {
+    for sql in [
+        "DELETE FROM litepost_ledger",
+        "UPDATE main.\"LITEPOST_LEDGER_EVENT\" SET seq = 1",
+        "DROP TABLE [litepost_outbox_seq]",
+    ] {
+        assert!(own_table(sql, Dialect::Sqlite).is_some(), "{sql}");
+    }
+    for sql in ["INSERT INTO notes VALUES ('litepost_ledger') -- litepost_ledger", "DELETE FROM litepost_ledgers"] {
+        assert_eq!(own_table(sql, Dialect::Sqlite), None, "{sql}");
+    }
+}
+
+#[test]
 fn only_plain_single_row_inserts_are_joined() {
     let shape = |sql: &str, n, dialect| positional(sql, n, dialect).unwrap().insert;
     let pg = shape("insert into a.\"B c\" (x, \"y\") values (?, -1.5, ?1, 'k', NULL);", 1, Dialect::Postgres).unwrap();

@@ -230,6 +230,19 @@ async fn a_relay_that_lost_its_lane_cannot_commit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_event_cannot_touch_the_ledger() {
+    let mut desk = Desk::new();
+    let server = server(&desk, HranaOptions::default());
+    config(&desk, &server.url(), IMPATIENT, "");
+    desk.statement("a", "INSERT INTO stock VALUES (?, 1)", &[1]);
+    desk.statement("b", "DELETE FROM litepost_ledger", &[]);
+    desk.statement("c", "INSERT INTO stock VALUES (?, 1)", &[2]);
+    desk.drain_everything().await;
+    assert_eq!(desk.text("SELECT reason || ' ' || error_code FROM litepost_dead"), "permanent unsupported_stmt");
+    assert_eq!(desk.stock(), [(1, 1), (2, 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn values_arrive_without_loss_or_are_rejected_with_the_reason() {
     let mut desk = Desk::new();
     let target = Connection::open(desk.path("copy.db")).unwrap();

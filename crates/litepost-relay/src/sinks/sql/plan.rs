@@ -9,7 +9,7 @@ use std::sync::Arc;
 use litepost_core::statement::{Args, STATEMENT_KIND};
 use litepost_core::{Event, Rejection, Statement, Value};
 
-use crate::dialect::{Arguments, Dialect, Injected, Translated, inject, translate};
+use crate::dialect::{Arguments, Dialect, Injected, Translated, inject, own_table, translate};
 
 /// Texts remembered before the memory is emptied. Programs have tens; a program that writes values into its SQL has
 /// as many as events.
@@ -111,6 +111,10 @@ impl Planner {
             && (named || matches!(arguments, Arguments::Positional(n) if expected(text) == *n))
         {
             return Ok(Arc::clone(text));
+        }
+        if let Some(own) = own_table(sql, self.dialect) {
+            let message = format!("the statement names {own}, which is the relay's own; no event may touch it");
+            return Err(Rejection::never("unsupported_stmt", message));
         }
         let text = translate(sql, arguments, self.dialect)
             .map(Arc::new)

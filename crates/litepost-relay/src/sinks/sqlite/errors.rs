@@ -31,7 +31,10 @@ pub(super) fn classify(e: &rusqlite::Error) -> Trouble {
     let message = message_of(e);
     let name = name_of(code);
     match code & 0xff {
-        ffi::SQLITE_CONSTRAINT | ffi::SQLITE_MISMATCH => Trouble::Rejected(Rejection::new(name, message)),
+        // SQLITE_ERROR: it compiles, so it failed at its own values.
+        ffi::SQLITE_CONSTRAINT | ffi::SQLITE_MISMATCH | ffi::SQLITE_ERROR => {
+            Trouble::Rejected(Rejection::new(name, message))
+        }
         ffi::SQLITE_TOOBIG | ffi::SQLITE_RANGE => Trouble::Rejected(Rejection::never(name, message)),
         // The connection's authorizer, see `guard`.
         ffi::SQLITE_AUTH => Trouble::Rejected(Rejection::never(
@@ -40,8 +43,6 @@ pub(super) fn classify(e: &rusqlite::Error) -> Trouble {
                 "{message}: a statement event may not begin or end transactions, attach files, set pragmas, or touch the ledger"
             ),
         )),
-        // It compiles, so it failed at its own values.
-        ffi::SQLITE_ERROR => Trouble::Rejected(Rejection::new(name, message)),
         _ => Trouble::Unavailable(unavailable(e)),
     }
 }

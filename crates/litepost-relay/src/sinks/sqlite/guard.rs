@@ -90,7 +90,9 @@ fn forbidden(action: &AuthAction<'_>) -> bool {
         | AuthAction::AlterTable { table_name, .. }
         | AuthAction::CreateTrigger { table_name, .. } => {
             // SQLite's names know no case.
-            ["litepost_ledger", "litepost_ledger_event"].iter().any(|own| table_name.eq_ignore_ascii_case(own))
+            ["litepost_ledger", "litepost_ledger_event", "litepost_outbox_seq"]
+                .iter()
+                .any(|own| table_name.eq_ignore_ascii_case(own))
         }
         _ => false,
     }
