@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::connection::{self, Access};
 use crate::error::{Doing as _, StoreError};
 use crate::log::meta;
+use crate::operate::{Pause, pauses};
 use crate::schema;
 
 const DOING: &str = "reading the status";
@@ -28,6 +29,8 @@ pub struct FileStatus {
     pub tail: Option<Seq>,
     /// The limit of waiting events, when one is set.
     pub max_pending: Option<i64>,
+    /// What an operator has paused.
+    pub pauses: Vec<Pause>,
     /// The destinations, by name.
     pub destinations: Vec<DestinationStatus>,
 }
@@ -115,6 +118,7 @@ pub fn read_from(connection: &Connection, now_wall: Millis) -> Result<FileStatus
         head,
         tail: tail.map(Seq),
         max_pending: schema::max_pending(&snapshot)?,
+        pauses: pauses(&snapshot)?,
         destinations,
     };
     snapshot.commit().doing(DOING)?;

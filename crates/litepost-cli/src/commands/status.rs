@@ -6,6 +6,7 @@ use std::path::Path;
 
 use clap::Args;
 use litepost::connection::{self, Access};
+use litepost::operate::Pause;
 use litepost::status::{self, DestinationStatus, FileStatus};
 use litepost_core::Millis;
 use litepost_relay::config::{Destination, OutboxFile, Purpose};
@@ -53,6 +54,8 @@ struct Row {
     delivered: i64,
     expired: i64,
     skipped: i64,
+    /// What an operator has paused of it.
+    paused: Vec<Pause>,
     /// Whether the configuration names it; unknown for a bare database.
     #[serde(skip_serializing_if = "Option::is_none")]
     configured: Option<bool>,
@@ -180,6 +183,7 @@ fn row<'a>(rows: &'a mut Vec<Row>, app: &str, name: &str, configured: Option<boo
             delivered: 0,
             expired: 0,
             skipped: 0,
+            paused: Vec::new(),
             configured,
             outboxes: Vec::new(),
         });
@@ -199,6 +203,7 @@ fn add(rows: &mut Vec<Row>, path: &Path, file: &FileStatus, found: &DestinationS
     row.delivered += found.delivered;
     row.expired += found.expired;
     row.skipped += found.skipped;
+    row.paused.extend(file.pauses.iter().filter(|pause| pause.destination == found.destination).cloned());
     if badness(&found.state) > badness(&row.state) {
         row.state.clone_from(&found.state);
         row.error.clone_from(&found.error);
@@ -286,6 +291,15 @@ fn next_step(row: &Row) -> Option<String> {
     let why = row.error.as_deref().map(output::harmless).unwrap_or_default();
     if row.configured == Some(false) {
         return Some("is not in the configuration, and keeps delivered events from being pruned".into());
+    }
+    if let Some(pause) = row.paused.first() {
+        let what = match pause.kind.as_str() {
+            "destination" => "is paused".to_owned(),
+            kind => format!("has {kind} {} paused", output::harmless(&pause.name)),
+        };
+        let more = if row.paused.len() > 1 { format!(" (and {} more)", row.paused.len() - 1) } else { String::new() };
+        let by = output::harmless(&pause.actor);
+        return Some(format!("{what} by {by}{more}; `litepost resume` lets it flow again"));
     }
     match row.state.as_str() {
         "open" | "half_open" => Some(format!("cannot be reached: {why}; events wait and cost no attempt")),

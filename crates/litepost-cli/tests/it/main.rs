@@ -17,4 +17,5 @@ mod status;
 mod support;
 mod surface;
 mod tail;
+mod two_relays;
 mod variables;

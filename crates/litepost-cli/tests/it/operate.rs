@@ -112,6 +112,8 @@ fn pause_drain_skip_rewind_and_resume_beside_a_living_relay() {
     assert_eq!(place.good(&["drain", "shop.copy"]), "shop.copy is done with everything up to event 1\n");
     assert_eq!(place.good(&["pause", "shop.copy", "--key", "a"]), "paused key a of shop.copy\n");
     assert_eq!(place.good(&["pause", "shop.copy", "--key", "a"]), "key a of shop.copy was paused already\n");
+    let status = place.good(&["status"]);
+    assert!(status.contains("shop.copy: has key a paused by"), "{status}");
     statement(&place, "a", 2, 1);
     statement(&place, "a", 3, 1);
     until("it waits", || number(&place, "shop.db", "SELECT coalesce(sum(waiting), 0) FROM litepost_blocked") == 2);
