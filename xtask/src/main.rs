@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask demo | test | ci | bench | docs | sim | setup`.
+//! The project's own commands: `cargo xtask demo | test | ci | bench | docs | sim | crash | setup`.
 //!
 //! Called by people and by `.ci/run`. Invariant: a command that could not do all of its work exits with
 //! something else than 0: 1 for a finding (a failing test, a broken rule), 2 for anything unexpected. Nothing
@@ -9,6 +9,7 @@
 mod bench;
 mod ci;
 mod clock;
+mod crash;
 mod demo;
 mod docs;
 mod laws;
@@ -49,6 +50,8 @@ enum Command {
     Sim(sim::Args),
     /// Build the pip package, install it in a clean environment and use it
     Wheel(wheel::Args),
+    /// Mixed statements into every SQL database while relays are killed and servers restart
+    Crash(crash::Args),
     /// Only install what the tests need
     Setup,
     /// Only check the house rules
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Docs(args) => docs::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Wheel(args) => wheel::wheel(&args),
+        Command::Crash(args) => crash::run(&args),
         Command::Setup => setup::everything(),
         Command::Tidy => tidy::run(),
     };

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod broken_configs;
+mod crash;
 mod enqueue;
 mod exec;
 mod generated;
@@ -12,6 +13,7 @@ mod init;
 mod migrate;
 mod operate;
 mod run;
+mod schema;
 mod sqloutbox;
 mod status;
 mod support;

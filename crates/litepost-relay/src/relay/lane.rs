@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::lease::{Asked, LOOK_EVERY, WISH_EVERY, Watch};
 use super::reader::ReaderHandle;
 use super::report::{Drained, LaneReport};
+use super::slot;
 use super::tenure::{End, Tenure};
 use super::writer::WriterHandle;
 use crate::clock;
@@ -164,9 +165,7 @@ impl LaneTask {
             Err(error) => return End::Failed(error),
         }
         let acked = loaded.acked;
-        // Behind a blocked line nothing is settled for certain: what was applied there must stay remembered.
-        let first_blocked = loaded.blocked.values().map(|line| line.first.prev()).min();
-        let settled = first_blocked.map_or(acked, |first| first.min(acked));
+        let settled = slot::settled_in(&loaded);
         let pipeline = Pipeline::new(self.config.clone(), loaded, clock::now());
         let mut tenure = Tenure::new(self, lease, pipeline, settled, taken);
         tracing::info!(destination = %self.destination, lane = self.lane.index, after = acked.0, "delivering");

@@ -6,9 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use litepost_core::pipeline::{Delivery, DeliveryId};
+use litepost_core::pipeline::{Delivery, DeliveryId, LaneState};
 use litepost_core::{Outcome, Seq, Unavailable, UnavailableKind};
 
+use super::reader::ReaderHandle;
+use super::writer::WriterHandle;
 use crate::sink::{Batch, Sink, SinkContext, SinkFactory};
 
 /// A slot's sink, while nothing is under way.
@@ -26,6 +28,24 @@ pub(super) struct Answer {
 pub(super) struct Opened {
     pub(super) connection: Connection,
     pub(super) watermark: Result<Option<Seq>, Unavailable>,
+}
+
+/// Up to where everything is settled for certain. Behind a blocked line nothing is: what was applied there must stay
+/// remembered.
+pub(super) fn settled_in(state: &LaneState) -> Seq {
+    let first_blocked = state.blocked.values().map(|line| line.first.prev()).min();
+    first_blocked.map_or(state.acked, |first| first.min(state.acked))
+}
+
+/// Brings `acked` of a new connection's context to what the file says now, synced. A destination compares its ledger
+/// with the log, which has been pruned since the tenure began: what is settled need not be there any more. When the
+/// file cannot be read, what was known before stays true.
+pub(super) async fn look_up_settled(context: &mut SinkContext, writer: &WriterHandle, reader: &ReaderHandle) {
+    if let Ok((state, _)) = writer.load(&context.destination, context.lane.index).await
+        && reader.sync().await.is_ok()
+    {
+        context.acked = context.acked.max(settled_in(&state).0);
+    }
 }
 
 /// Connects, unless connected.

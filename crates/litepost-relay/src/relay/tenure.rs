@@ -46,8 +46,10 @@ pub(super) struct Tenure<'a> {
     lease: &'a Lease,
     pub(super) pipeline: Pipeline,
     rng: Rng,
-    /// Settled when the tenure began: what a new connection may forget.
+    /// Settled for certain when the tenure began; a new connection looks again.
     settled: Seq,
+    /// Whether `settled` has just been looked up.
+    fresh: bool,
     slots: Vec<Connection>,
     reading: Option<Reading>,
     fetching: Option<Fetching>,
@@ -74,6 +76,7 @@ impl<'a> Tenure<'a> {
             pipeline,
             rng: Rng::new(),
             settled,
+            fresh: true,
             slots: (0..task.config.concurrency.max(1)).map(|_| None).collect(),
             reading: None,
             fetching: None,
@@ -117,9 +120,14 @@ impl<'a> Tenure<'a> {
         match action {
             Action::Open => {
                 let factory = Arc::clone(&self.task.factory);
-                let context = self.task.context(self.lease, 0, self.settled);
-                let (reader, deadline) = (self.task.reader.clone(), self.task.deadline);
+                let mut context = self.task.context(self.lease, 0, self.settled);
+                let (reader, writer, deadline) =
+                    (self.task.reader.clone(), self.task.writer.clone(), self.task.deadline);
+                let fresh = std::mem::take(&mut self.fresh);
                 let open = async move {
+                    if !fresh {
+                        slot::look_up_settled(&mut context, &writer, &reader).await;
+                    }
                     let opened = slot::open(factory, context, deadline).await;
                     (opened, reader.head().await)
                 };
@@ -136,8 +144,16 @@ impl<'a> Tenure<'a> {
             Action::Deliver(delivery) => {
                 let connection = self.slots.get_mut(delivery.slot).and_then(Option::take);
                 let factory = Arc::clone(&self.task.factory);
-                let context = self.task.context(self.lease, delivery.slot, self.settled);
-                self.deliveries.push(slot::deliver(connection, factory, context, delivery, self.task.deadline).boxed());
+                let mut context = self.task.context(self.lease, delivery.slot, self.settled);
+                let (reader, writer, deadline) =
+                    (self.task.reader.clone(), self.task.writer.clone(), self.task.deadline);
+                let deliver = async move {
+                    if connection.is_none() {
+                        slot::look_up_settled(&mut context, &writer, &reader).await;
+                    }
+                    slot::deliver(connection, factory, context, delivery, deadline).await
+                };
+                self.deliveries.push(deliver.boxed());
             }
             Action::Settle(settlement) => {
                 let (writer, lease) = (self.task.writer.clone(), self.lease.clone());

@@ -9,6 +9,9 @@ mod exec;
 mod file;
 mod hrana;
 mod http;
+mod ledger;
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod settings;
@@ -16,6 +19,7 @@ mod sql;
 mod sqlite;
 mod stdout;
 
+use crate::dialect::{Dialect, MySqlModes};
 use crate::sink::SinkType;
 
 /// Every sink type, in the order in which they are listed to people.
@@ -29,6 +33,8 @@ pub fn registry() -> &'static [SinkType] {
         sqlite::TYPE,
         #[cfg(feature = "postgres")]
         postgres::TYPE,
+        #[cfg(feature = "mysql")]
+        mysql::TYPE,
         hrana::LIBSQL,
         hrana::TURSO,
         exec::PYTHON,
@@ -41,4 +47,28 @@ pub fn registry() -> &'static [SinkType] {
 #[must_use]
 pub fn find(name: &str) -> Option<&'static SinkType> {
     registry().iter().find(|t| t.name == name)
+}
+
+/// The SQL that makes the ledger in a target of the type `name`, and the SQL that drops it; `None` when it has none.
+#[must_use]
+pub fn ledger_ddl(name: &str) -> Option<(&'static str, &'static str)> {
+    let dialect = match name {
+        "sqlite" | "libsql" | "turso" => Dialect::Sqlite,
+        "postgres" => Dialect::Postgres,
+        "mysql" => Dialect::MySql(MySqlModes::default()),
+        _ => return None,
+    };
+    Some((ledger::schema(dialect), ledger::DROP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_that_executes_statements_has_a_ledger_to_print() {
+        for kind in registry() {
+            assert_eq!(ledger_ddl(kind.name).is_some(), kind.statements, "{}", kind.name);
+        }
+    }
 }

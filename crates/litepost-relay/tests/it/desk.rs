@@ -146,15 +146,18 @@ impl Desk {
         self.outbox.query_row(sql, [], |row| row.get(0)).unwrap()
     }
 
-    /// Waits until `holds`; fails after a minute.
+    /// Waits until `holds`; fails after half a minute or more.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        for _ in 0..6_000 {
+        for _ in 0..3_000 {
             if holds(self) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("never happened: {what}");
+        let state =
+            "SELECT coalesce(group_concat(destination || ': ' || state || ' ' || coalesce(state_error, '')), '')
+                     FROM litepost_cursor";
+        panic!("never happened: {what}; {}", self.text(state));
     }
 
     /// The file keeps its promises.

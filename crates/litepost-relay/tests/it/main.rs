@@ -4,9 +4,13 @@
 
 mod desk;
 mod failures;
+
+mod faults;
 mod hrana;
 mod journey;
 mod leases;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod operate;
 #[cfg(feature = "postgres")]
 mod outbox_seq;

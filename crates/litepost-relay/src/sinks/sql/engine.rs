@@ -4,14 +4,14 @@
 //! ledger shows as committed (or the target has confirmed, without a ledger); after an unavailability the sink is used
 //! up, since nobody knows whether its last transaction committed, and the next one reads the ledger.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::{EventRef, Line, Outcome, Rejection, RetryHint, Seq, Unavailable, UnavailableKind, Value};
 
-use super::ledger::{self, Ledger, Mark};
+use super::ledger::{self, Ledger, Mark, State};
 use super::options::Options;
 use super::outbox_seq::Numbers;
 use super::plan::{Planned, Planner};
@@ -36,14 +36,6 @@ struct SqlSink<S> {
     used_up: bool,
 }
 
-/// What the target remembers of this lane.
-struct State {
-    ledger: Ledger,
-    mark: Mark,
-    /// Applied out of order, with their hashes.
-    events: HashMap<i64, String>,
-}
-
 /// Makes a sink of a connected session: creates the ledger if asked to, claims the lane, compares it with the log.
 pub(crate) async fn open<S: Session + 'static>(
     session: S,
@@ -65,8 +57,9 @@ pub(crate) async fn open<S: Session + 'static>(
     };
     if options.keeps_ledger() {
         let claimed = tokio::time::timeout(deadline, sink.claim(options.may_create_ledger())).await;
-        sink.ledger = Some(claimed.unwrap_or_else(|_| Err(late(deadline)))?);
-        sink.compare_with_log().await?;
+        let state = claimed.unwrap_or_else(|_| Err(late(deadline)))?;
+        state.compare_with_log(context).await?;
+        sink.ledger = Some(state);
     }
     Ok(Box::new(sink))
 }
@@ -75,7 +68,8 @@ fn late(deadline: Duration) -> Unavailable {
     Unavailable::new(UnavailableKind::Timeout, format!("no answer within {} ms", deadline.as_millis()))
 }
 
-fn unavailable(fault: Fault) -> Unavailable {
+/// A fault of a statement that is the sink's own.
+pub(crate) fn unavailable(fault: Fault) -> Unavailable {
     match fault {
         Fault::Unavailable(u) => u,
         Fault::Rejected(r) => Unavailable::new(
@@ -103,29 +97,10 @@ impl<S: Session> SqlSink<S> {
     /// Reads the lane's row, or makes it, and sees to it that no older token can commit from here on.
     async fn claim(&mut self, auto_schema: bool) -> Result<State, Unavailable> {
         let ledger = Ledger::new(&self.context, self.session.dialect())?;
-        let (sql, values) = ledger.read();
-        let missing = match self.session.query(sql, &values).await {
-            Ok(_) => None,
-            Err(Fault::Rejected(r)) if r.retry == RetryHint::Hold => Some(r),
-            Err(fault) => return Err(unavailable(fault)),
-        };
-        match missing {
-            None => {}
-            Some(_) if auto_schema => {
-                let ddl = ledger::schema(self.session.dialect());
-                self.session.create(ddl).await.map_err(unavailable)?;
-            }
-            Some(r) => {
-                return Err(Unavailable::new(
-                    UnavailableKind::Denied,
-                    format!(
-                        "the target has no ledger ({}); set auto_schema = true, or create it with the DDL that \
-                         `litepost schema --target` prints",
-                        r.message
-                    ),
-                ));
-            }
-        }
+        self.find_or_create(&ledger, auto_schema).await?;
+        let (sql, values) = ledger.others();
+        let others = self.session.query(sql, &values).await.map_err(unavailable)?;
+        ledger::same_lanes(&self.context, &others)?;
         let (sql, values) = ledger.claim();
         self.session.execute(sql, &values).await.map_err(unavailable)?;
         let mark = if let Some(mark) = self.read_mark(&ledger).await? {
@@ -146,6 +121,31 @@ impl<S: Session> SqlSink<S> {
         Ok(State { ledger, mark, events })
     }
 
+    /// Sees to it that both tables are there. Each is asked for: a crash may have come between the two.
+    async fn find_or_create(&mut self, ledger: &Ledger, auto_schema: bool) -> Result<(), Unavailable> {
+        for (sql, values) in [ledger.read(), ledger.read_events()] {
+            match self.session.query(sql, &values).await {
+                Ok(_) => {}
+                Err(Fault::Rejected(r)) if r.retry == RetryHint::Hold && auto_schema => {
+                    let ddl = ledger::schema(self.session.dialect());
+                    return self.session.create(ddl).await.map_err(unavailable);
+                }
+                Err(Fault::Rejected(r)) if r.retry == RetryHint::Hold => {
+                    return Err(Unavailable::new(
+                        UnavailableKind::Denied,
+                        format!(
+                            "the target has no ledger ({}); set auto_schema = true, or create it with the DDL that \
+                             `litepost schema --target {}` prints",
+                            r.message, self.context.destination
+                        ),
+                    ));
+                }
+                Err(fault) => return Err(unavailable(fault)),
+            }
+        }
+        Ok(())
+    }
+
     async fn read_mark(&mut self, ledger: &Ledger) -> Result<Option<Mark>, Unavailable> {
         let (sql, values) = ledger.read();
         let rows = self.session.query(sql, &values).await.map_err(unavailable)?;
@@ -156,73 +156,26 @@ impl<S: Session> SqlSink<S> {
         }))
     }
 
-    /// What the ledger remembers must stand in the log as it was applied.
-    async fn compare_with_log(&self) -> Result<(), Unavailable> {
-        let Some(state) = &self.ledger else { return Ok(()) };
-        if !self.context.log.is_available() {
-            return Ok(());
-        }
-        let newest = state.events.iter().max_by_key(|(seq, _)| **seq).map(|(seq, hash)| (*seq, hash.as_str()));
-        let known = (!state.mark.last_hash.is_empty()).then_some((state.mark.seq, state.mark.last_hash.as_str()));
-        for (seq, hash) in known.into_iter().chain(newest) {
-            let read = self.context.log.event(Seq(seq)).await;
-            match read.map_err(|e| Unavailable::new(UnavailableKind::Server, format!("the log cannot be read: {e}")))? {
-                Some(event) if ledger::hash(&event) == hash => {}
-                Some(_) => return Err(ledger::alarm(&self.context, seq, "the log holds another event there")),
-                // What is settled may be pruned.
-                None if seq <= self.context.acked => {}
-                None => return Err(ledger::alarm(&self.context, seq, "the log does not reach that far")),
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the target has applied this event already; an error when it has applied another one there.
     fn applied(&self, event: &EventRef, order: DeliveryOrder) -> Result<bool, Unavailable> {
-        let Some(state) = &self.ledger else { return Ok(false) };
-        let seq = event.seq.0;
-        let known = match state.events.get(&seq) {
-            Some(hash) => Some(hash),
-            None if seq == state.mark.seq && !state.mark.last_hash.is_empty() && order == DeliveryOrder::InOrder => {
-                Some(&state.mark.last_hash)
-            }
-            None => None,
-        };
-        match known {
-            Some(hash) if *hash != ledger::hash(event) => {
-                Err(ledger::alarm(&self.context, seq, "the event there now is another one"))
-            }
-            Some(_) => Ok(true),
-            // Below the watermark everything that is in order was applied: the log was compared at connect.
-            None => Ok(order == DeliveryOrder::InOrder && seq <= state.mark.seq),
-        }
+        self.ledger.as_ref().map_or(Ok(false), |state| state.applied(event, order, &self.context))
     }
 
     /// One transaction with the ledger's part, under the deadline.
     async fn commit(&mut self, steps: &[&Planned], events: &[&EventRef], order: DeliveryOrder) -> Result<(), Failure> {
-        let at = clock::wall().0;
-        let (mut guards, mut next) = (Vec::new(), None);
-        if let Some(State { ledger, mark, .. }) = &self.ledger {
+        let (mut guards, mut change) = (Vec::new(), None);
+        if let Some(state) = &self.ledger {
+            let (writes, after) = state.after(events, order, clock::wall().0);
             if !self.session.counts_rows() {
-                guards.push(ledger.fence(mark));
+                guards.push(state.ledger.fence(&state.mark));
             }
-            if let (DeliveryOrder::InOrder, Some(last)) = (order, events.last()) {
-                let hash = ledger::hash(last);
-                guards.push(ledger.advance(mark, last.seq.0, &hash, at));
-                next = Some(Mark { seq: last.seq.0, token: mark.token, last_hash: hash });
-            } else {
-                guards.push(ledger.hold(mark));
-                guards.extend(events.iter().map(|e| ledger.remember(e.seq.0, &ledger::hash(e), at)));
-            }
+            guards.extend(writes);
+            change = Some(after);
         }
         let work = Work { steps, guards: &guards };
         let answer = tokio::time::timeout(self.deadline, self.session.apply(&work)).await;
         answer.unwrap_or_else(|_| Err(Failure::Unavailable(late(self.deadline))))?;
-        if let Some(state) = &mut self.ledger {
-            match next {
-                Some(mark) => state.mark = mark,
-                None => state.events.extend(events.iter().map(|e| (e.seq.0, ledger::hash(e)))),
-            }
+        if let (Some(state), Some(change)) = (&mut self.ledger, change) {
+            state.committed(change);
         }
         Ok(())
     }
@@ -435,9 +388,7 @@ impl<S: Session> Sink for SqlSink<S> {
     }
 
     fn watermark(&self) -> Option<Seq> {
-        let state = self.ledger.as_ref()?;
-        let newest = state.events.keys().copied().max().unwrap_or(0);
-        Some(Seq(state.mark.seq.max(newest)))
+        self.ledger.as_ref().map(State::newest)
     }
 
     fn close(&mut self) -> BoxFuture<'_, ()> {

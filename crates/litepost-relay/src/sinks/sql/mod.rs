@@ -1,21 +1,22 @@
-//! What the SQL destinations behind a network share: settings, statement planning, the ledger, and delivery.
+//! What the SQL destinations behind a network share: settings, statement planning, and delivery.
 //!
-//! Called by the `postgres` and `hrana` sinks, which bring a [`session::Session`]: one connection that
+//! Called by the sinks `postgres`, `mysql` and `hrana`, which bring a [`session::Session`]: one connection that
 //! can run a list of statements and ledger writes in one transaction. Invariant: whatever a session is asked to apply
 //! commits whole, together with the ledger, or not at all.
 
 mod engine;
-pub(super) mod ledger;
 mod options;
 mod outbox_seq;
 mod plan;
 mod session;
 
-pub(crate) use engine::open;
+pub(crate) use engine::{open, unavailable};
 pub(crate) use options::{Options, deadline};
 pub(crate) use outbox_seq::{Numbers, Speak};
 pub(crate) use plan::{Planned, Planner};
-pub(crate) use session::{Failure, Fault, Guard, Session, Work};
+pub(crate) use session::{Failure, Fault, Session, Work};
+
+use super::ledger::{self, Guard};
 
 /// Makes `ring` the process's TLS provider unless the program has chosen one.
 pub(crate) fn ensure_tls_provider() {

@@ -1,10 +1,9 @@
 //! What a driver has to offer so that the engine can deliver through it.
 
-use std::sync::Arc;
-
 use futures_util::future::BoxFuture;
 use litepost_core::{Rejection, Unavailable, Value};
 
+use super::Guard;
 use super::plan::Planned;
 use crate::dialect::Dialect;
 
@@ -42,17 +41,6 @@ pub(crate) struct Work<'a> {
     pub(crate) steps: &'a [&'a Planned],
     /// The ledger's writes, after them.
     pub(crate) guards: &'a [Guard],
-}
-
-/// A write of the ledger.
-#[derive(Clone, Debug)]
-pub(crate) struct Guard {
-    /// In the target's dialect.
-    pub(crate) sql: Arc<str>,
-    /// Its values.
-    pub(crate) values: Vec<Value>,
-    /// How many rows it must change; any other number undoes the transaction.
-    pub(crate) rows: Option<u64>,
 }
 
 /// Why a single statement failed.

@@ -77,7 +77,7 @@ impl SinkFactory for Factory {
                 move || Target::open(&settings, context)
             });
             let mut target = opened.await?;
-            target.check_against(&context.log).await?;
+            target.check_against_log().await?;
             let (interrupt, watermark) = (target.interrupt_handle(), target.watermark());
             Ok(Box::new(SqliteSink { target: Arc::new(Mutex::new(target)), interrupt: Arc::new(interrupt), watermark })
                 as Box<dyn Sink>)

@@ -14,11 +14,11 @@ use rusqlite::{Connection, InterruptHandle, OpenFlags};
 
 use super::errors::{self, Trouble};
 use super::guard::Guard;
-use super::ledger::{self, Mark};
-use super::{TargetSettings, bind, numbers};
+use super::{TargetSettings, bind, ledger as statements, numbers};
 use crate::clock;
 use crate::dialect::Dialect;
-use crate::sink::{LogPeek, SinkContext};
+use crate::sink::SinkContext;
+use crate::sinks::ledger::{self, Ledger, Mark, State};
 use crate::sinks::sql::{Numbers, Options, Planned, Planner};
 
 /// An open target.
@@ -27,14 +27,10 @@ pub(super) struct Target {
     guard: Guard,
     who: SinkContext,
     options: Options,
-    /// Whether a ledger is kept.
-    ledger: bool,
     planner: Planner,
     numbers: Numbers,
-    /// The ledger row as we left it: when it has moved, somebody else moved it.
-    mark: Mark,
-    /// The highest position the ledger knew at connect, in order or out of order.
-    watermark: i64,
+    /// The ledger as we left it: when it has moved, somebody else moved it. `None` without one.
+    ledger: Option<State>,
 }
 
 /// How one run over a batch ended.
@@ -78,12 +74,10 @@ impl Target {
             numbers: Numbers::new(&who),
             who,
             options: settings.options.clone(),
-            ledger: settings.options.keeps_ledger(),
             planner: Planner::new(Dialect::Sqlite),
-            mark: Mark::default(),
-            watermark: 0,
+            ledger: None,
         };
-        if target.ledger {
+        if settings.options.keeps_ledger() {
             target.prepare_ledger(settings.options.may_create_ledger())?;
         }
         Ok(target)
@@ -94,55 +88,58 @@ impl Target {
         let there = self.db.table_exists(None, "litepost_ledger").map_err(fail)?
             && self.db.table_exists(None, "litepost_ledger_event").map_err(fail)?;
         if !there && !auto_schema {
-            let schema = ledger::SCHEMA.split_whitespace().collect::<Vec<_>>().join(" ");
+            let schema = ledger::schema(Dialect::Sqlite).split_whitespace().collect::<Vec<_>>().join(" ");
             let message = format!("the ledger tables are missing; set auto_schema = true, or run: {schema}");
             return Err(Unavailable::new(UnavailableKind::Denied, message));
         }
         self.begin().map_err(fail)?;
         let prepared = self.claim(there);
-        self.finish(prepared)
-    }
-
-    fn claim(&mut self, there: bool) -> Result<(), Unavailable> {
-        let fail = |e: rusqlite::Error| errors::unavailable(&e);
-        if !there {
-            self.db.execute_batch(ledger::SCHEMA).map_err(fail)?;
-        }
-        let mark = ledger::read(&self.db, &self.who).map_err(fail)?;
-        if mark.token > self.who.token {
-            return Err(ledger::fenced(&self.who, mark.token));
-        }
-        ledger::forget(&self.db, &self.who).map_err(fail)?;
-        // From here on no relay with an older token can commit.
-        let mark = Mark { token: self.who.token, ..mark };
-        if !ledger::write(&self.db, &self.who, &mark, clock::wall().0).map_err(fail)? {
-            return Err(ledger::fenced(&self.who, mark.token));
-        }
-        self.watermark = ledger::newest_event(&self.db, &self.who).map_err(fail)?.max(mark.seq);
-        self.mark = mark;
+        let (state, result) = match prepared {
+            Ok(state) => (Some(state), Ok(())),
+            Err(unavailable) => (None, Err(unavailable)),
+        };
+        self.finish(result)?;
+        self.ledger = state;
         Ok(())
     }
 
-    /// A ledger that is ahead of the outbox's cursor must name an event that stands in the log, unchanged: otherwise
-    /// what the log brings next would be taken for applied and vanish.
-    pub(super) async fn check_against(&mut self, log: &LogPeek) -> Result<(), Unavailable> {
-        let Mark { seq, last_hash, .. } = &self.mark;
-        if !self.ledger || *seq <= self.who.acked || !log.is_available() {
-            return Ok(());
+    fn claim(&self, there: bool) -> Result<State, Unavailable> {
+        let fail = |e: rusqlite::Error| errors::unavailable(&e);
+        if !there {
+            self.db.execute_batch(ledger::schema(Dialect::Sqlite)).map_err(fail)?;
         }
-        let found = log.event(Seq(*seq)).await;
-        let found =
-            found.map_err(|e| Unavailable::new(UnavailableKind::Busy, format!("the log cannot be read: {e}")))?;
-        match found {
-            Some(event) if ledger::hash(&event) == *last_hash => Ok(()),
-            Some(_) => Err(ledger::alarm(&self.who, *seq, "another event stands there now")),
-            None => Err(ledger::alarm(&self.who, *seq, "the log does not reach that far")),
+        let ledger = Ledger::new(&self.who, Dialect::Sqlite)?;
+        ledger::same_lanes(&self.who, &statements::query(&self.db, ledger.others()).map_err(fail)?)?;
+        let now = clock::wall().0;
+        // From here on no relay with an older token can commit.
+        let mark = match statements::read(&self.db, &ledger).map_err(fail)? {
+            Some(mark) if mark.token > self.who.token => return Err(ledger::fenced(&self.who, mark.token)),
+            Some(mark) => {
+                statements::execute(&self.db, ledger.claim()).map_err(fail)?;
+                Mark { token: self.who.token, ..mark }
+            }
+            None => {
+                statements::execute(&self.db, ledger.insert(self.who.acked, now)).map_err(fail)?;
+                Mark { seq: self.who.acked, token: self.who.token, last_hash: String::new() }
+            }
+        };
+        statements::execute(&self.db, ledger.forget(self.who.acked, now)).map_err(fail)?;
+        let events = statements::read_events(&self.db, &ledger).map_err(fail)?;
+        Ok(State { ledger, mark, events })
+    }
+
+    /// A ledger must name events that stand in the log, unchanged: otherwise what the log brings next would be taken
+    /// for applied and vanish. (`&mut`, since a connection is shared with no other thread.)
+    pub(super) async fn check_against_log(&mut self) -> Result<(), Unavailable> {
+        match &self.ledger {
+            Some(state) => state.compare_with_log(&self.who).await,
+            None => Ok(()),
         }
     }
 
-    /// The highest position the ledger knew at connect; `None` without a ledger.
+    /// The highest position the ledger knows; `None` without a ledger.
     pub(super) fn watermark(&self) -> Option<Seq> {
-        self.ledger.then_some(Seq(self.watermark))
+        self.ledger.as_ref().map(State::newest)
     }
 
     pub(super) fn interrupt_handle(&self) -> InterruptHandle {
@@ -167,14 +164,15 @@ impl Target {
         poison: &BTreeMap<usize, Rejection>,
     ) -> Result<Run, Unavailable> {
         self.begin().map_err(|e| errors::unavailable(&e))?;
-        let ran = self.within(order, events, poison);
-        match ran {
-            Ok((Run::Done(outcomes), mark)) => {
+        match self.within(order, events, poison) {
+            Ok((Run::Done(outcomes), change)) => {
                 if let Err(unavailable) = self.finish(Ok(())) {
                     self.numbers = Numbers::new(&self.who);
                     return Err(unavailable);
                 }
-                self.mark = mark;
+                if let (Some(state), Some(change)) = (&mut self.ledger, change) {
+                    state.committed(change);
+                }
                 Ok(Run::Done(outcomes))
             }
             Ok((poisoned, _)) => {
@@ -196,18 +194,20 @@ impl Target {
         order: DeliveryOrder,
         events: &[EventRef],
         poison: &BTreeMap<usize, Rejection>,
-    ) -> Result<(Run, Mark), Unavailable> {
-        let fail = |e: rusqlite::Error| errors::unavailable(&e);
-        let mut mark = self.current_mark()?;
+    ) -> Result<(Run, Option<ledger::Change>), Unavailable> {
+        self.must_be_as_left()?;
         let mut outcomes = Vec::with_capacity(events.len());
+        let mut applied: Vec<&EventRef> = Vec::with_capacity(events.len());
         let mut stopped: HashSet<Line> = HashSet::new();
         for (at, event) in events.iter().enumerate() {
             let in_order = order == DeliveryOrder::InOrder;
-            if (in_order && !stopped.is_empty()) || stopped.contains(&Line::of(event, self.who.ordering)) {
+            if !stopped.is_empty() && (in_order || stopped.contains(&Line::of(event, self.who.ordering))) {
                 outcomes.push(Outcome::Deferred);
                 continue;
             }
-            if self.applied_before(order, event, &mark)? {
+            if let Some(state) = &self.ledger
+                && state.applied(event, order, &self.who)?
+            {
                 outcomes.push(Outcome::Delivered);
                 continue;
             }
@@ -217,17 +217,11 @@ impl Target {
             };
             match executed {
                 Ok(()) => {
-                    if in_order {
-                        mark.seq = event.seq.0;
-                        mark.last_hash = ledger::hash(event);
-                    } else if self.ledger {
-                        let hash = ledger::hash(event);
-                        ledger::write_event(&self.db, &self.who, event.seq.0, &hash, clock::wall().0).map_err(fail)?;
-                    }
+                    applied.push(event);
                     outcomes.push(Outcome::Delivered);
                 }
                 Err(Trouble::Rejected(rejection)) if self.db.is_autocommit() => {
-                    return Ok((Run::Poisoned(at, rejection), mark));
+                    return Ok((Run::Poisoned(at, rejection), None));
                 }
                 Err(Trouble::Rejected(rejection)) => {
                     // What is missing may be the column or the index: the next attempt looks again.
@@ -238,45 +232,31 @@ impl Target {
                 Err(Trouble::Unavailable(unavailable)) => return Err(unavailable),
             }
         }
-        if self.ledger && !ledger::write(&self.db, &self.who, &mark, clock::wall().0).map_err(fail)? {
-            return Err(ledger::fenced(&self.who, mark.token));
-        }
-        Ok((Run::Done(outcomes), mark))
-    }
-
-    /// The ledger row, which must be as we left it.
-    fn current_mark(&self) -> Result<Mark, Unavailable> {
-        if !self.ledger {
-            return Ok(self.mark.clone());
-        }
-        let mark = ledger::read(&self.db, &self.who).map_err(|e| errors::unavailable(&e))?;
-        if mark.token > self.who.token {
-            return Err(ledger::fenced(&self.who, mark.token));
-        }
-        if mark != self.mark {
-            // A copy of the outbox file that delivers beside us, or somebody's hand. Connecting again checks which.
-            let message = format!("the ledger moved from {} to {} under another hand", self.mark.seq, mark.seq);
-            return Err(Unavailable::new(UnavailableKind::Busy, message));
-        }
-        Ok(mark)
-    }
-
-    fn applied_before(&self, order: DeliveryOrder, event: &EventRef, mark: &Mark) -> Result<bool, Unavailable> {
-        if !self.ledger {
-            return Ok(false);
-        }
-        let known = match order {
-            DeliveryOrder::InOrder if event.seq.0 < mark.seq => return Ok(true),
-            DeliveryOrder::InOrder if event.seq.0 == mark.seq => Some(mark.last_hash.clone()),
-            DeliveryOrder::InOrder => None,
-            DeliveryOrder::OutOfOrder => {
-                ledger::read_event(&self.db, &self.who, event.seq.0).map_err(|e| errors::unavailable(&e))?
-            }
+        let Some(state) = self.ledger.as_ref().filter(|_| !applied.is_empty()) else {
+            return Ok((Run::Done(outcomes), None));
         };
-        match known {
-            None => Ok(false),
-            Some(hash) if hash == ledger::hash(event) => Ok(true),
-            Some(_) => Err(ledger::alarm(&self.who, event.seq.0, "another event stands there now")),
+        let (guards, change) = state.after(&applied, order, clock::wall().0);
+        for guard in &guards {
+            if !statements::guard(&self.db, guard).map_err(|e| errors::unavailable(&e))? {
+                return Err(ledger::fenced(&self.who, state.mark.token));
+            }
+        }
+        Ok((Run::Done(outcomes), Some(change)))
+    }
+
+    /// The ledger row must be as we left it.
+    fn must_be_as_left(&self) -> Result<(), Unavailable> {
+        let Some(state) = &self.ledger else { return Ok(()) };
+        let found = statements::read(&self.db, &state.ledger).map_err(|e| errors::unavailable(&e))?;
+        match found {
+            Some(mark) if mark.token > self.who.token => Err(ledger::fenced(&self.who, mark.token)),
+            Some(mark) if mark == state.mark => Ok(()),
+            // A copy of the outbox file that delivers beside us, or somebody's hand. Connecting again checks which.
+            found => {
+                let seq = found.map_or(0, |mark| mark.seq);
+                let message = format!("the ledger moved from {} to {seq} under another hand", state.mark.seq);
+                Err(Unavailable::new(UnavailableKind::Busy, message))
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 CREATE TABLE IF NOT EXISTS litepost_ledger (
   origin TEXT NOT NULL, epoch INTEGER NOT NULL, destination TEXT NOT NULL, lane INTEGER NOT NULL,
-  seq INTEGER NOT NULL, token INTEGER NOT NULL, last_hash TEXT NOT NULL, updated_at INTEGER NOT NULL,
+  lanes INTEGER NOT NULL, seq INTEGER NOT NULL, token INTEGER NOT NULL, last_hash TEXT NOT NULL, updated_at INTEGER NOT NULL,
   PRIMARY KEY (origin, epoch, destination, lane)
 );
 CREATE TABLE IF NOT EXISTS litepost_ledger_event (

@@ -1,0 +1,294 @@
+//! The ledger in the target: what has been applied, and who may apply.
+//!
+//! Called by every SQL destination. Every statement stands here once, in SQLite's form of parameters, and is written
+//! for the target by the dialect layer. Invariants: a position is in the ledger if and only if its statement is
+//! committed; the token never falls; a position is never taken for applied unless the event that stands there is the
+//! one that was, and never by a lane that other lanes have been split into or joined from.
+
+mod state;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use litepost_core::{Event, Unavailable, UnavailableKind, Value};
+use sha2::{Digest as _, Sha256};
+
+use crate::dialect::{Arguments, Dialect, translate};
+use crate::sink::SinkContext;
+
+pub(crate) use state::{Change, State};
+
+/// The ledger's tables.
+pub(crate) const TABLES: [&str; 2] = ["litepost_ledger", "litepost_ledger_event"];
+
+/// The DDL that drops them. litepost never runs it.
+pub(crate) const DROP: &str = "DROP TABLE IF EXISTS litepost_ledger_event;\nDROP TABLE IF EXISTS litepost_ledger;\n";
+
+const POSTGRES: &str = include_str!("postgres.sql");
+const MYSQL: &str = include_str!("mysql.sql");
+const SQLITE: &str = include_str!("sqlite.sql");
+
+/// The DDL of the ledger's tables; it changes nothing that is there.
+#[must_use]
+pub(crate) fn schema(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Sqlite => SQLITE,
+        Dialect::Postgres => POSTGRES,
+        Dialect::MySql(_) => MYSQL,
+    }
+}
+
+/// An event applied out of order is forgotten when it is settled and this much older (milliseconds) than the newest
+/// one: its settlement in the outbox file takes a moment, and the file cannot tell from here whether it is through.
+const REMEMBER_MS: i64 = 86_400_000;
+
+const WHO: &str = "origin = ?1 AND epoch = ?2 AND destination = ?3 AND lane = ?4";
+
+/// A write of the ledger.
+#[derive(Clone, Debug)]
+pub(crate) struct Guard {
+    /// In the target's dialect.
+    pub(crate) sql: Arc<str>,
+    /// Its values.
+    pub(crate) values: Vec<Value>,
+    /// How many rows it must change; any other number undoes the transaction.
+    pub(crate) rows: Option<u64>,
+}
+
+/// The statements, written for one dialect.
+#[derive(Clone, Debug)]
+pub(crate) struct Ledger {
+    who: Vec<Value>,
+    lanes: i64,
+    token: i64,
+    read: Text,
+    others: Text,
+    insert: Text,
+    claim: Text,
+    advance: Text,
+    hold: Text,
+    fence: Text,
+    read_events: Text,
+    insert_event: Text,
+    forget: Text,
+}
+
+/// A statement in the target's dialect, and which value each of its parameters takes: MySQL has a parameter per mark,
+/// so `?5` may stand for several.
+#[derive(Clone, Debug)]
+struct Text {
+    sql: Arc<str>,
+    order: Arc<[usize]>,
+}
+
+impl Text {
+    fn values(&self, values: &[Value]) -> Vec<Value> {
+        self.order.iter().filter_map(|&from| values.get(from).cloned()).collect()
+    }
+
+    fn guard(&self, values: &[Value], rows: Option<u64>) -> Guard {
+        Guard { sql: Arc::clone(&self.sql), values: self.values(values), rows }
+    }
+}
+
+/// The row of one lane.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) seq: i64,
+    pub(crate) token: i64,
+    pub(crate) last_hash: String,
+}
+
+impl Ledger {
+    /// The statements for `context`'s lane. An error would be a mistake in this file.
+    pub(crate) fn new(context: &SinkContext, dialect: Dialect) -> Result<Self, Unavailable> {
+        let text = |sql: &str, values: usize| -> Result<Text, Unavailable> {
+            match translate(sql, &Arguments::Positional(values), dialect) {
+                Ok(translated) => Ok(Text { sql: translated.sql.into(), order: translated.order.into() }),
+                Err(e) => Err(Unavailable::new(UnavailableKind::Server, format!("the ledger's own statement: {e}"))),
+            }
+        };
+        Ok(Self {
+            who: vec![
+                Value::Text(context.origin.to_string()),
+                Value::Integer(context.epoch),
+                Value::Text(context.destination.to_string()),
+                Value::Integer(i64::from(context.lane.index)),
+            ],
+            lanes: i64::from(context.lane.count),
+            token: context.token,
+            read: text(&format!("SELECT seq, token, last_hash FROM litepost_ledger WHERE {WHO}"), 4)?,
+            // Lanes of another number of lanes, and how far each has gone in order and out of order.
+            others: text(
+                "SELECT l.lane, l.lanes, l.seq, (SELECT coalesce(max(e.seq), 0) FROM litepost_ledger_event e
+                   WHERE e.origin = l.origin AND e.epoch = l.epoch AND e.destination = l.destination AND e.lane = l.lane)
+                 FROM litepost_ledger l WHERE l.origin = ?1 AND l.epoch = ?2 AND l.destination = ?3 AND l.lanes <> ?4",
+                4,
+            )?,
+            insert: text(
+                "INSERT INTO litepost_ledger (origin, epoch, destination, lane, lanes, seq, token, last_hash, updated_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                9,
+            )?,
+            // Waits for a transaction of ours that was given up and may still commit.
+            claim: text(&format!("UPDATE litepost_ledger SET token = ?5, lanes = ?6 WHERE {WHO} AND token <= ?5"), 6)?,
+            // `seq` always grows here, so a database that counts changed rows counts this one.
+            advance: text(
+                &format!(
+                    "UPDATE litepost_ledger SET seq = ?5, last_hash = ?6, updated_at = ?7 WHERE {WHO} AND token = ?8 AND seq = ?9"
+                ),
+                9,
+            )?,
+            // Locks the row against a relay with a newer token until the commit.
+            hold: text(
+                &format!(
+                    "UPDATE litepost_ledger SET updated_at = updated_at + 1 WHERE {WHO} AND token = ?5 AND seq = ?6"
+                ),
+                6,
+            )?,
+            // Fails (integer overflow) unless the row is as it was left: for targets that do not count rows.
+            fence: text(
+                &format!(
+                    "SELECT abs(-9223372036854775807 - (1 - (SELECT count(*) FROM litepost_ledger
+                     WHERE {WHO} AND token = ?5 AND seq = ?6)))"
+                ),
+                6,
+            )?,
+            read_events: text(&format!("SELECT seq, hash FROM litepost_ledger_event WHERE {WHO}"), 4)?,
+            insert_event: text(
+                "INSERT INTO litepost_ledger_event (origin, epoch, destination, lane, seq, hash, applied_at)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                7,
+            )?,
+            forget: text(
+                &format!("DELETE FROM litepost_ledger_event WHERE {WHO} AND seq <= ?5 AND applied_at < ?6"),
+                6,
+            )?,
+        })
+    }
+
+    pub(crate) fn read(&self) -> (&str, Vec<Value>) {
+        self.spoken(&self.read, [])
+    }
+
+    /// `lane, lanes, seq, seq out of order` of the lanes that belong to another number of lanes.
+    pub(crate) fn others(&self) -> (&str, Vec<Value>) {
+        let values: Vec<Value> = self.who.iter().take(3).cloned().chain([Value::Integer(self.lanes)]).collect();
+        (&self.others.sql, self.others.values(&values))
+    }
+
+    pub(crate) fn insert(&self, seq: i64, at: i64) -> (&str, Vec<Value>) {
+        let (lanes, token) = (Value::Integer(self.lanes), Value::Integer(self.token));
+        self.spoken(&self.insert, [lanes, Value::Integer(seq), token, Value::Text(String::new()), Value::Integer(at)])
+    }
+
+    pub(crate) fn claim(&self) -> (&str, Vec<Value>) {
+        self.spoken(&self.claim, [Value::Integer(self.token), Value::Integer(self.lanes)])
+    }
+
+    pub(crate) fn read_events(&self) -> (&str, Vec<Value>) {
+        self.spoken(&self.read_events, [])
+    }
+
+    /// Forgets what was applied out of order long before `newest` (milliseconds).
+    pub(crate) fn forget(&self, acked: i64, newest: i64) -> (&str, Vec<Value>) {
+        self.spoken(&self.forget, [Value::Integer(acked), Value::Integer(newest.saturating_sub(REMEMBER_MS))])
+    }
+
+    /// Moves the watermark from `mark` to `seq`, if the row is still ours and as we left it.
+    pub(crate) fn advance(&self, mark: &Mark, seq: i64, hash: &str, at: i64) -> Guard {
+        let values = self.with([
+            Value::Integer(seq),
+            Value::Text(hash.to_owned()),
+            Value::Integer(at),
+            Value::Integer(self.token),
+            Value::Integer(mark.seq),
+        ]);
+        self.advance.guard(&values, Some(1))
+    }
+
+    /// Sees to it that the row is still ours, without moving it.
+    pub(crate) fn hold(&self, mark: &Mark) -> Guard {
+        self.hold.guard(&self.with([Value::Integer(self.token), Value::Integer(mark.seq)]), Some(1))
+    }
+
+    /// Fails the transaction unless the row is still ours and as we left it.
+    pub(crate) fn fence(&self, mark: &Mark) -> Guard {
+        self.fence.guard(&self.with([Value::Integer(self.token), Value::Integer(mark.seq)]), None)
+    }
+
+    /// Remembers one event that is applied out of order.
+    pub(crate) fn remember(&self, seq: i64, hash: &str, at: i64) -> Guard {
+        let values = self.with([Value::Integer(seq), Value::Text(hash.to_owned()), Value::Integer(at)]);
+        self.insert_event.guard(&values, Some(1))
+    }
+
+    fn spoken<'a, const N: usize>(&self, text: &'a Text, more: [Value; N]) -> (&'a str, Vec<Value>) {
+        (&text.sql, text.values(&self.with(more)))
+    }
+
+    fn with<const N: usize>(&self, more: [Value; N]) -> Vec<Value> {
+        self.who.iter().cloned().chain(more).collect()
+    }
+}
+
+/// What an event is recognised by: 128 bits over its id, topic and body, each with its length, so that no two differ
+/// alike.
+pub(crate) fn hash(event: &Event) -> String {
+    let mut sha = Sha256::new();
+    for part in [event.id.as_bytes(), event.topic.as_bytes(), event.payload.bytes()] {
+        sha.update((part.len() as u64).to_be_bytes());
+        sha.update(part);
+    }
+    sha.finalize().iter().take(16).fold(String::with_capacity(32), |mut hex, byte| {
+        // Writing into a String cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+/// The position `seq` held another event when it was applied: the log is not the one the ledger knows.
+pub(crate) fn alarm(who: &SinkContext, seq: i64, found: &str) -> Unavailable {
+    Unavailable::new(
+        UnavailableKind::Denied,
+        format!(
+            "the target's ledger says that position {seq} of this outbox (origin {}, epoch {}) was applied, but {found}: \
+             the outbox file was restored from a backup or copied. Nothing is applied and nothing skipped. Either bring \
+             the right file back, or adopt this one as a new incarnation (its epoch grows and it is applied from its cursor on)",
+            who.origin, who.epoch
+        ),
+    )
+}
+
+/// Refuses a ledger that was written with another number of lanes and knows of events that the outbox file does not call
+/// settled: which of them this lane has applied cannot be told. `others` is what [`Ledger::others`] found.
+pub(crate) fn same_lanes(who: &SinkContext, others: &[Vec<Value>]) -> Result<(), Unavailable> {
+    for row in others {
+        let [lane, lanes, in_order, out_of_order] = [0, 1, 2, 3].map(|at| match row.get(at) {
+            Some(Value::Integer(i)) => *i,
+            _ => i64::MAX,
+        });
+        let seq = in_order.max(out_of_order);
+        if seq > who.acked {
+            return Err(Unavailable::new(
+                UnavailableKind::Denied,
+                format!(
+                    "the target's ledger was written with lanes = {lanes}, and now lanes = {}: its lane {lane} has applied \
+                     position {seq}, which the outbox file does not know as settled (it is at {}). Nothing is applied, \
+                     since events would be skipped or doubled. Set lanes = {lanes} again, let everything be delivered, \
+                     then change it",
+                    who.lane.count, who.acked
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Another relay holds the lane.
+pub(crate) fn fenced(who: &SinkContext, token: i64) -> Unavailable {
+    Unavailable::new(
+        UnavailableKind::Fenced,
+        format!("another relay has taken over lane {} (its token is {token}, ours {})", who.lane.index, who.token),
+    )
+}
