@@ -31,7 +31,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     setup::everything()?;
     let filter = format!("crash::{}", args.target.as_deref().unwrap_or_default());
-    let mut crash = cargo(&["test", "--package", "litepost-cli", "--test", "it", "--", "--nocapture", "--test-threads=1"]);
+    let mut crash =
+        cargo(&["test", "--package", "litepost-cli", "--test", "it", "--", "--nocapture", "--test-threads=1"]);
     crash.arg(filter).env("LITEPOST_CRASH", format!("{},{},{}", args.statements, args.kills, args.restarts));
     if let Some(seed) = args.seed {
         crash.env("LITEPOST_CRASH_SEED", seed.to_string());

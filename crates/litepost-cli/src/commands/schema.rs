@@ -25,10 +25,10 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Schema {
     /// Print the JSON Schema of the configuration instead
-    #[arg(long)]
-    config_schema: bool,
+    #[arg(long = "config-schema")]
+    of_config: bool,
     /// Print the SQL of the ledger in this SQL target instead; `app.name`, or `name` when only one has it
-    #[arg(long, value_name = "NAME", conflicts_with = "config_schema")]
+    #[arg(long, value_name = "NAME", conflicts_with = "of_config")]
     target: Option<String>,
     /// With --target: print the SQL that drops the ledger; what it knew as applied is then no longer known
     #[arg(long, requires = "target")]
@@ -45,7 +45,7 @@ pub(crate) fn run(command: &Schema) -> Result<(), Failure> {
         let config = places::config(command.config.as_deref(), Purpose::Look)?;
         let (create, drop) = ledger(&config, name)?;
         out.line(if command.drop { drop } else { create }.trim_end())?;
-    } else if command.config_schema {
+    } else if command.of_config {
         let text = serde_json::to_string_pretty(&config::json_schema())
             .map_err(|error| Failure::unexpected(format!("the schema is no JSON: {error}"), "report it"))?;
         out.line(text)?;

@@ -39,7 +39,8 @@ async fn deliver(desk: &Desk, dead: i64) {
     desk.until("all is settled", |d| {
         d.number("SELECT count(*) FROM litepost_dead") == dead
             && d.number("SELECT count(*) FROM litepost_blocked") == 0
-            && d.number("SELECT coalesce(min(acked), 0) = (SELECT max(seq) FROM litepost_outbox) FROM litepost_cursor") == 1
+            && d.number("SELECT coalesce(min(acked), 0) = (SELECT max(seq) FROM litepost_outbox) FROM litepost_cursor")
+                == 1
     })
     .await;
     relay.stop().await;
@@ -48,8 +49,10 @@ async fn deliver(desk: &Desk, dead: i64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fault_01_a_constraint_is_never_taken_for_a_redelivery() {
-    let mut desk =
-        desk("CREATE TABLE stock (id INTEGER PRIMARY KEY, sku TEXT NOT NULL UNIQUE, n INTEGER CHECK (n > 0))", IMPATIENT);
+    let mut desk = desk(
+        "CREATE TABLE stock (id INTEGER PRIMARY KEY, sku TEXT NOT NULL UNIQUE, n INTEGER CHECK (n > 0))",
+        IMPATIENT,
+    );
     let rows_sent = [
         (1, Some("a"), 1), // the one that is right
         (2, None, 1),      // NOT NULL
@@ -90,7 +93,10 @@ async fn fault_03_an_insert_that_is_sent_again_after_an_update_makes_no_second_r
     desk.drain_everything().await;
     // As after a crash between the commit there and the cursor here: the file knows nothing of the delivery.
     let before = Connection::open(desk.path("before.db")).unwrap();
-    rusqlite::backup::Backup::new(&before, &mut desk.outbox).unwrap().run_to_completion(100, Duration::ZERO, None).unwrap();
+    rusqlite::backup::Backup::new(&before, &mut desk.outbox)
+        .unwrap()
+        .run_to_completion(100, Duration::ZERO, None)
+        .unwrap();
     desk.drain_everything().await;
     assert_eq!(rows(&desk, "SELECT group_concat(sku || n) FROM stock"), "a2");
 }
@@ -178,7 +184,10 @@ async fn fault_11_a_hung_target_delays_no_other_and_a_table_reaches_every_target
 #[tokio::test(flavor = "multi_thread")]
 async fn fault_12_rows_behind_a_failed_one_wait_and_are_executed_once() {
     // No key: what is executed twice is there twice.
-    let mut desk = desk("CREATE TABLE stock (id INTEGER, n INTEGER CHECK (n > 0))", "retry = { first = \"1ms\", cap = \"1ms\", max_attempts = 5 }");
+    let mut desk = desk(
+        "CREATE TABLE stock (id INTEGER, n INTEGER CHECK (n > 0))",
+        "retry = { first = \"1ms\", cap = \"1ms\", max_attempts = 5 }",
+    );
     for n in 0..50 {
         desk.statement(&(n % 5).to_string(), "INSERT INTO stock VALUES (?, ?)", &[n, if n % 10 == 3 { -1 } else { 1 }]);
     }
@@ -268,8 +277,5 @@ async fn fault_21_no_spelling_of_a_statement_is_misread() {
         desk.statement("k", sql, &[id]);
     }
     deliver(&desk, 0).await;
-    assert_eq!(
-        rows(&desk, "SELECT group_concat(id || t || n, '|') FROM st\u{f6}ck"),
-        "1VALUES (10|2B20|3ab WHERE 20"
-    );
+    assert_eq!(rows(&desk, "SELECT group_concat(id || t || n, '|') FROM st\u{f6}ck"), "1VALUES (10|2B20|3ab WHERE 20");
 }

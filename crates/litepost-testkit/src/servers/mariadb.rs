@@ -67,6 +67,11 @@ impl MariaDb {
         self.server.signal("CONT");
     }
 
+    /// Runs SQL as root; true when it succeeded.
+    pub fn root(&self, sql: &str) -> bool {
+        client(&self.socket, sql)
+    }
+
     /// Runs SQL as root in the empty database and returns its rows: values parted by tabs, rows by line ends.
     ///
     /// # Panics

@@ -4,6 +4,8 @@
 //! `LITEPOST_CRASH=100000,50,5` sets how many statements, kills and restarts (`cargo xtask crash` does); a failing run
 //! has printed the seed that repeats its statements: `LITEPOST_CRASH_SEED`.
 
+#![allow(clippy::print_stdout, reason = "a run prints its seed and its figures")]
+
 mod model;
 mod target;
 
