@@ -4,7 +4,6 @@
 
 mod desk;
 mod failures;
-
 mod faults;
 mod hrana;
 mod journey;
