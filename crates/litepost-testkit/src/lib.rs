@@ -2,4 +2,5 @@
 
 mod clock;
 pub mod hrana;
+pub mod measure;
 pub mod servers;

@@ -1,7 +1,9 @@
 //! The one place of this crate that reads the clocks; everything else takes times as arguments.
 #![allow(clippy::disallowed_methods, reason = "this is the clock module that the rule points to")]
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+#[cfg(feature = "rusqlite")]
+use std::time::Instant;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use litepost_core::Millis;
 

@@ -76,9 +76,23 @@ pub fn enqueue_many<'a>(
     }
 }
 
-/// The one place where the INSERT is run.
+/// Writes one event in the transaction that is open.
 pub(crate) fn write(connection: &Connection, event: &NewEvent) -> Result<Enqueued, EnqueueError> {
     require_transaction(connection)?;
+    insert(connection, event)
+}
+
+/// Writes one event that nothing goes with: the INSERT is its own transaction, and committed when this returns.
+pub(crate) fn write_alone(connection: &Connection, event: &NewEvent) -> Result<Enqueued, EnqueueError> {
+    if !connection.is_autocommit() {
+        // What an earlier call could not roll back would swallow the event.
+        connection.execute_batch("ROLLBACK")?;
+    }
+    insert(connection, event)
+}
+
+/// The one place where the INSERT is run.
+fn insert(connection: &Connection, event: &NewEvent) -> Result<Enqueued, EnqueueError> {
     let row = Row::new(event);
     let rows = {
         let mut statement = connection.prepare_cached(INSERT)?;

@@ -57,6 +57,12 @@ pub enum EnqueueError {
     /// The database cannot be written to.
     #[error("the database is read-only; the event was not written")]
     ReadOnly,
+    /// The journal or the -wal beside the database cannot be opened or made.
+    #[error("SQLite cannot open the database, or a file beside it (code {code}); the event was not written")]
+    CannotOpen {
+        /// SQLite's extended result code.
+        code: i32,
+    },
     /// Reading or writing the file failed.
     #[error("input/output error (SQLite code {code}); the event was not written")]
     Io {
@@ -99,9 +105,8 @@ impl EnqueueError {
             Fault::Corrupt => Self::Corrupt { code },
             Fault::TooBig => Self::TooBig,
             Fault::NoTable => Self::NotMigrated,
-            Fault::NotADatabase | Fault::CannotOpen | Fault::Other => {
-                Self::Sqlite { code, message: message.to_owned() }
-            }
+            Fault::CannotOpen => Self::CannotOpen { code },
+            Fault::NotADatabase | Fault::Other => Self::Sqlite { code, message: message.to_owned() },
         }
     }
 
@@ -143,6 +148,7 @@ impl EnqueueError {
             Self::Busy => "keep write transactions short, or raise busy_timeout; then retry the whole transaction",
             Self::StaleSnapshot => "begin write transactions with BEGIN IMMEDIATE; then retry the whole transaction",
             Self::ReadOnly => "check the permissions of the file and its directory, and how it was opened",
+            Self::CannotOpen { .. } => "check the permissions of the directory, which needs to be writable",
             Self::Io { .. } => "check the disk and the system log; then retry the whole business transaction",
             Self::Corrupt { .. } => {
                 "run `PRAGMA integrity_check`, restore a backup; see https://sqlite.org/howtocorrupt.html"

@@ -3,10 +3,13 @@
 //!
 //! Invariant: no variant carries anything of an event's payload.
 
-use std::path::{Path, PathBuf};
+#[cfg(feature = "rusqlite")]
+use std::path::Path;
+use std::path::PathBuf;
 
 use litepost_core::Seq;
 
+#[cfg(feature = "rusqlite")]
 use crate::fault::Fault;
 
 /// Why the store could not do what was asked. See [`StoreError::hint`].
@@ -251,6 +254,7 @@ impl StoreError {
     }
 
     /// Makes the error from SQLite's extended result code and message.
+    #[cfg(feature = "rusqlite")]
     pub(crate) fn from_code(doing: &'static str, code: i32, message: &str) -> Self {
         match Fault::of(code, message) {
             Fault::Busy | Fault::StaleSnapshot => Self::Busy { doing },
@@ -265,7 +269,8 @@ impl StoreError {
         }
     }
 
-    /// As [`StoreError::from_code`], for the moment of opening, when the path says more than the deed.
+    /// As `from_code`, for the moment of opening, when the path says more than the deed.
+    #[cfg(feature = "rusqlite")]
     pub(crate) fn from_open(path: &Path, code: i32, message: &str) -> Self {
         match Fault::of(code, message) {
             Fault::NotADatabase => Self::NotADatabase { path: path.to_owned() },

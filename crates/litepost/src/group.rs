@@ -56,7 +56,7 @@ impl GroupWriter {
         {
             drop(state);
             let mut turn = Turn { shared, connection: Some(connection) };
-            let answer = turn.write(std::iter::once(&event)).pop().unwrap_or(Err(EnqueueError::WriterStopped));
+            let answer = turn.write(&[&event]).pop().unwrap_or(Err(EnqueueError::WriterStopped));
             // Who came meanwhile is a few: serving them here saves waking a thread. Once, so that this call ends.
             turn.serve_queue();
             return answer;
@@ -160,7 +160,7 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    fn write<'e>(&mut self, events: impl Iterator<Item = &'e NewEvent>) -> Vec<Answer> {
+    fn write(&mut self, events: &[&NewEvent]) -> Vec<Answer> {
         self.connection.as_ref().map(|connection| write_group(connection, events)).unwrap_or_default()
     }
 
@@ -170,7 +170,8 @@ impl Turn<'_> {
         if group.is_empty() {
             return;
         }
-        let answers = self.write(group.iter().map(|job| &job.event));
+        let events: Vec<_> = group.iter().map(|job| &job.event).collect();
+        let answers = self.write(&events);
         for (job, answer) in group.iter().zip(answers) {
             job.slot.answer(answer);
         }

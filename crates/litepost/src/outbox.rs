@@ -8,7 +8,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::connection::{self, Access};
 use crate::contract::Enqueued;
-use crate::enqueue::write;
+use crate::enqueue::{write, write_alone};
 use crate::enqueue_error::EnqueueError;
 use crate::error::{Doing as _, StoreError};
 use crate::event::NewEvent;
@@ -44,7 +44,7 @@ impl Outbox {
 
     /// Writes one event in a transaction of its own; it is committed when this returns.
     pub fn enqueue(&mut self, event: &NewEvent) -> Result<Enqueued, EnqueueError> {
-        self.transaction(|tx| crate::enqueue(tx, event))
+        write_alone(&self.connection, event)
     }
 
     /// Runs `work` in a write transaction, and commits when it returns `Ok`. Otherwise nothing of it is written.
@@ -76,12 +76,13 @@ pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
 }
 
 /// Writes events in one transaction: a failed event fails alone, a failed transaction fails all of them.
-pub(crate) fn write_group<'a>(
-    connection: &Connection,
-    events: impl Iterator<Item = &'a NewEvent>,
-) -> Vec<Result<Enqueued, EnqueueError>> {
+pub(crate) fn write_group(connection: &Connection, events: &[&NewEvent]) -> Vec<Result<Enqueued, EnqueueError>> {
+    if let [event] = events {
+        return vec![write_alone(connection, event)];
+    }
     let begun = run(connection, "BEGIN IMMEDIATE");
     let mut results: Vec<_> = events
+        .iter()
         .map(|event| {
             begun.clone()?;
             // An INSERT that is refused is undone by itself (its guards raise ABORT), so no savepoint is needed.

@@ -48,7 +48,6 @@ _OBJECTS = (
     "litepost_outbox_dedup",
     "litepost_outbox_delete",
     "litepost_outbox_insert",
-    "litepost_outbox_position",
     "litepost_outbox_update",
     "litepost_outbox_version",
     "litepost_pause",

@@ -39,7 +39,7 @@ pub struct Migrated {
 }
 
 /// Every object of the current schema but the indexes SQLite makes by itself.
-const OBJECTS: [&str; 19] = [
+const OBJECTS: [&str; 18] = [
     "litepost_audit",
     "litepost_blocked",
     "litepost_blocked_by_first",
@@ -52,7 +52,6 @@ const OBJECTS: [&str; 19] = [
     "litepost_outbox_dedup",
     "litepost_outbox_delete",
     "litepost_outbox_insert",
-    "litepost_outbox_position",
     "litepost_outbox_update",
     "litepost_outbox_version",
     "litepost_pause",

@@ -17,7 +17,10 @@ fn refused(connection: &Connection, sql: &str) -> String {
 /// What a row may not be, with the message the contract promises.
 const BAD_ROWS: [(&str, &str); 20] = [
     ("(seq, topic, payload) VALUES (7, 't', 'p')", "litepost: seq is assigned by the log; leave it out of the INSERT"),
-    ("(seq, topic, payload) VALUES (-1, 't', 'p')", "litepost: seq is assigned by the log; leave it out of the INSERT"),
+    (
+        "(seq, topic, payload) VALUES (-1, 't', 'p')",
+        "bad JSON path: 'litepost: seq is assigned by the log; leave it out of the INSERT (-1)'",
+    ),
     ("(seq, topic, payload) VALUES (0, 't', 'p')", "litepost: seq is assigned by the log; leave it out of the INSERT"),
     (
         "(topic, payload) VALUES (NULL, 'p')",

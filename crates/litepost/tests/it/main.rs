@@ -10,3 +10,4 @@ mod lanes;
 mod log;
 mod schema;
 mod support;
+mod trouble;
