@@ -16,6 +16,12 @@ pub const INSERT: &str = "INSERT INTO main.litepost_outbox \
     (id, topic, key, type, payload, headers, version, dedup_key, source, created_at, deliver_after, expires_at) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
 
+/// The same for an event that has none of the optional columns but its key, as most have: what is not bound costs
+/// nothing. Six values, in the order of [`Row::few_binds`].
+#[cfg(feature = "rusqlite")]
+pub(crate) const INSERT_FEW: &str =
+    "INSERT INTO main.litepost_outbox (id, topic, key, type, payload, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+
 /// One bind value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bind<'a> {
@@ -32,6 +38,13 @@ pub enum Bind<'a> {
 impl<'a> Bind<'a> {
     fn text(text: &'a str) -> Self {
         Self::Text(Cow::Borrowed(text))
+    }
+
+    fn payload(payload: &'a NewPayload) -> Self {
+        match payload {
+            NewPayload::Text(text) => Self::text(text),
+            NewPayload::Blob(bytes) => Self::Blob(bytes),
+        }
     }
 
     fn optional_text(text: Option<&'a String>) -> Self {
@@ -69,6 +82,28 @@ impl<'a> Row<'a> {
         &self.id
     }
 
+    /// The values for [`INSERT_FEW`]; `None` when the event has more than fits there.
+    #[cfg(feature = "rusqlite")]
+    pub(crate) fn few_binds(&self) -> Option<[Bind<'_>; 6]> {
+        let event = self.event;
+        let more = event.headers.is_some()
+            || event.version.is_some()
+            || event.dedup_key.is_some()
+            || event.source.is_some()
+            || event.deliver_after.is_some()
+            || event.expires_at.is_some();
+        (!more).then(|| {
+            [
+                Bind::text(&self.id),
+                Bind::text(&event.topic),
+                Bind::optional_text(event.key.as_ref()),
+                Bind::text(&event.kind),
+                Bind::payload(&event.payload),
+                Bind::Integer(self.created_at.0),
+            ]
+        })
+    }
+
     /// The values for [`INSERT`].
     pub fn binds(&self) -> [Bind<'_>; 12] {
         let event = self.event;
@@ -79,10 +114,7 @@ impl<'a> Row<'a> {
             Bind::text(&event.topic),
             Bind::optional_text(event.key.as_ref()),
             Bind::text(&event.kind),
-            match &event.payload {
-                NewPayload::Text(text) => Bind::text(text),
-                NewPayload::Blob(bytes) => Bind::Blob(bytes),
-            },
+            Bind::payload(&event.payload),
             headers.map_or(Bind::Null, |json| Bind::Text(Cow::Owned(json))),
             Bind::optional_integer(event.version),
             Bind::optional_text(event.dedup_key.as_ref()),

@@ -6,7 +6,7 @@
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, Savepoint, ToSql, Transaction, params_from_iter};
 
-use crate::contract::{Bind, Enqueued, INSERT, Row};
+use crate::contract::{Bind, Enqueued, INSERT, INSERT_FEW, Row};
 use crate::enqueue_error::EnqueueError;
 use crate::event::NewEvent;
 
@@ -91,12 +91,12 @@ pub(crate) fn write_alone(connection: &Connection, event: &NewEvent) -> Result<E
     insert(connection, event)
 }
 
-/// The one place where the INSERT is run.
+/// The one place where the INSERT is run. (Its two texts differ in what they leave NULL.)
 fn insert(connection: &Connection, event: &NewEvent) -> Result<Enqueued, EnqueueError> {
     let row = Row::new(event);
-    let rows = {
-        let mut statement = connection.prepare_cached(INSERT)?;
-        statement.execute(params_from_iter(row.binds()))?
+    let rows = match row.few_binds() {
+        Some(values) => connection.prepare_cached(INSERT_FEW)?.execute(params_from_iter(values))?,
+        None => connection.prepare_cached(INSERT)?.execute(params_from_iter(row.binds()))?,
     };
     let rows = u64::try_from(rows).unwrap_or(u64::MAX);
     Ok(row.enqueued(rows, connection.last_insert_rowid()))

@@ -167,12 +167,7 @@ impl EnqueueError {
 #[cfg(feature = "rusqlite")]
 impl From<rusqlite::Error> for EnqueueError {
     fn from(error: rusqlite::Error) -> Self {
-        let code = error.sqlite_error().map_or(0, |e| e.extended_code);
-        match &error {
-            // The message alone: rusqlite's own text repeats the SQL.
-            rusqlite::Error::SqlInputError { msg, .. } => Self::from_sqlite(code, msg),
-            rusqlite::Error::SqliteFailure(_, Some(message)) => Self::from_sqlite(code, message),
-            other => Self::from_sqlite(code, &other.to_string()),
-        }
+        let (code, message) = crate::error::code_and_message(&error);
+        Self::from_sqlite(code, &message)
     }
 }

@@ -296,14 +296,13 @@ impl<T> Doing<T> for rusqlite::Result<T> {
     }
 }
 
-/// SQLite's extended code and bare message; rusqlite's own text may repeat the SQL.
+/// SQLite's extended code and bare message. rusqlite's own text may repeat the SQL, and its `sqlite_error` knows nothing
+/// of an error that has a place in the SQL.
 #[cfg(feature = "rusqlite")]
 pub(crate) fn code_and_message(error: &rusqlite::Error) -> (i32, String) {
-    let code = error.sqlite_error().map_or(0, |e| e.extended_code);
-    let message = match error {
-        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
-        rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
-        other => other.to_string(),
-    };
-    (code, message)
+    match error {
+        rusqlite::Error::SqlInputError { error, msg, .. } => (error.extended_code, msg.clone()),
+        rusqlite::Error::SqliteFailure(error, Some(message)) => (error.extended_code, message.clone()),
+        other => (other.sqlite_error().map_or(0, |e| e.extended_code), other.to_string()),
+    }
 }

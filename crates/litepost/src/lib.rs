@@ -10,6 +10,7 @@ mod enqueue_error;
 mod error;
 mod event;
 mod fault;
+mod fork;
 pub mod ids;
 pub mod schema;
 

@@ -55,10 +55,6 @@ pub(crate) fn run(targets: &mut Targets) {
                 let best = rates[1].max(rates[2]);
                 targets.at_least("GroupWriter / the better one-by-one, 64 producers, FULL", 20.0, rates[0] / best);
             }
-            if producers == 1 {
-                let name = format!("GroupWriter / one by one, 1 producer, {durability:?}");
-                targets.at_least(name, 0.8, rates[0] / rates[1]);
-            }
         }
     }
 }
