@@ -9,6 +9,7 @@ use anyhow::Result;
 
 use crate::Finding;
 use crate::shell::{cargo, read, root};
+use crate::test::ADAPTERS;
 
 /// Packages that a crate must never link, directly or through others.
 const NEVER: &[(&str, &[&str])] = &[
@@ -44,11 +45,11 @@ pub fn check() -> Result<()> {
     let all = names(&everything);
     broken.extend(NOWHERE.iter().filter(|name| all.contains(**name)).map(|name| format!("{name} is in the graph")));
     broken.extend(ONE_VERSION.iter().filter_map(|name| several(&everything, name)));
-    if root().join("adapters/Cargo.toml").is_file() {
+    if root().join(ADAPTERS).is_file() {
         let adapters = read(&mut cargo(&[
             "tree",
             "--manifest-path",
-            "adapters/Cargo.toml",
+            ADAPTERS,
             "--workspace",
             "--all-features",
             "--prefix",
@@ -57,6 +58,9 @@ pub fn check() -> Result<()> {
             "normal,build,dev",
         ]))?;
         broken.extend(several(&adapters, "libsqlite3-sys").map(|law| format!("adapters: {law}")));
+        if names(&adapters).contains("rusqlite") {
+            broken.push("adapters: rusqlite is in the graph, beside the driver's own SQLite".into());
+        }
     }
     for law in &broken {
         println!("{law}");

@@ -9,9 +9,17 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::shell::{cargo, command, root, tee};
+use crate::shell::{cargo, command, root, target, tee};
 use crate::summary::Summary;
 use crate::{quickstart, setup};
+
+/// The workspace of adapters to drivers that bring a SQLite of their own.
+pub const ADAPTERS: &str = "adapters/Cargo.toml";
+
+/// Where that workspace is built.
+pub fn adapters_target() -> PathBuf {
+    target().join("adapters")
+}
 
 /// Options of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -37,9 +45,16 @@ pub fn run(args: &Args) -> Result<()> {
 pub fn all(summary: &mut Summary, nextest: Option<&[PathBuf]>) {
     summary.tests("Rust tests", || tee(&mut rust_tests(nextest, &["--workspace"])));
     summary.tests("documentation tests", || tee(&mut cargo(&["test", "--workspace", "--all-features", "--doc"])));
-    if root().join("adapters/Cargo.toml").is_file() {
-        let adapters = ["--manifest-path", "adapters/Cargo.toml", "--workspace"];
-        summary.tests("Rust tests of the adapters", || tee(&mut rust_tests(nextest, &adapters)));
+    if root().join(ADAPTERS).is_file() {
+        let adapters = ["--manifest-path", ADAPTERS, "--workspace"];
+        let target = adapters_target();
+        summary.tests("Rust tests of the adapters", || {
+            tee(rust_tests(nextest, &adapters).env("CARGO_TARGET_DIR", &target))
+        });
+        summary.tests("documentation tests of the adapters", || {
+            let scope = ["test", "--manifest-path", ADAPTERS, "--workspace", "--all-features", "--doc"];
+            tee(cargo(&scope).env("CARGO_TARGET_DIR", &target))
+        });
     }
     summary.tests("quick starts", quickstart::test);
     if root().join("clients/python").is_dir() {
