@@ -1,14 +1,16 @@
 //! `cargo xtask bench`: measure side by side with the peers, and keep the figures.
 //!
 //! Called by people. Invariant: a figure is kept with the machine, the versions and the date it belongs to, and
-//! a bench that fails leaves no file behind that looks like a result.
+//! a bench that fails leaves no file behind that looks like a result. A target that is missed is kept with the figures,
+//! and makes the run a finding (exit code 1) unless it was a quick one.
 
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::shell::{cargo, command, read, shown, target, tee};
+use crate::shell::{cargo, command, read, root, shown, target, tee};
 use crate::{Finding, clock, setup};
 
 /// Options of `cargo xtask bench`.
@@ -24,10 +26,37 @@ pub struct Args {
     list: bool,
 }
 
-/// A bench target of the workspace.
+/// A bench: a target of the workspace, or a script of the Python package.
 struct Bench {
-    package: String,
     name: String,
+    kind: Kind,
+}
+
+enum Kind {
+    Cargo { package: String },
+    Python { script: &'static str },
+}
+
+impl Bench {
+    fn command(&self, quick: bool, python: &Path) -> Command {
+        match &self.kind {
+            Kind::Cargo { package } => {
+                let mut command = cargo(&["bench", "--package", package, "--all-features", "--bench", &self.name]);
+                command.env("LITEPOST_BENCH_PYTHON", python);
+                if quick {
+                    command.env("LITEPOST_BENCH_QUICK", "1").args(["--", "--quick"]);
+                }
+                command
+            }
+            Kind::Python { script } => {
+                let mut command = command(python, &[script, "--json"]);
+                if quick {
+                    command.args(["--turns", "100", "--backlog", "0", "1000"]);
+                }
+                command
+            }
+        }
+    }
 }
 
 /// Runs the benches and writes target/bench/NAME.json for each.
@@ -48,23 +77,31 @@ pub fn run(args: &Args) -> Result<()> {
     let folder = target().join("bench");
     std::fs::create_dir_all(&folder)?;
     let machine = machine(&python)?;
-    let mut failed = Vec::new();
+    let (mut failed, mut missed) = (Vec::new(), Vec::new());
     for bench in chosen {
-        if let Err(error) = one(bench, args.quick, &python, &folder, &machine) {
-            println!("{}: {error:#}", bench.name);
-            failed.push(bench.name.as_str());
+        match one(bench, args.quick, &python, &folder, &machine) {
+            Ok(targets) => missed.extend(targets),
+            Err(error) => {
+                println!("{}: {error:#}", bench.name);
+                failed.push(bench.name.as_str());
+            }
         }
     }
-    if failed.is_empty() { Ok(()) } else { Err(Finding(format!("failed: {}", failed.join(", "))).into()) }
+    if !failed.is_empty() {
+        return Err(Finding(format!("failed: {}", failed.join(", "))).into());
+    }
+    // A quick run shows that the benches work; its figures say nothing.
+    if missed.is_empty() || args.quick {
+        return Ok(());
+    }
+    println!("\nmissed:\n  {}", missed.join("\n  "));
+    Err(Finding(format!("{} targets missed", missed.len())).into())
 }
 
 /// Runs one bench. The JSON objects among the lines it prints are its figures; what it prints for people is kept too.
-fn one(bench: &Bench, quick: bool, python: &Path, folder: &Path, machine: &Value) -> Result<()> {
-    let mut command = cargo(&["bench", "--package", &bench.package, "--all-features", "--bench", &bench.name]);
-    command.env("LITEPOST_BENCH_PYTHON", python);
-    if quick {
-        command.env("LITEPOST_BENCH_QUICK", "1").args(["--", "--quick"]);
-    }
+/// Returns the targets that it missed.
+fn one(bench: &Bench, quick: bool, python: &Path, folder: &Path, machine: &Value) -> Result<Vec<String>> {
+    let mut command = bench.command(quick, python);
     let file = folder.join(format!("{}.json", bench.name));
     if file.exists() {
         std::fs::remove_file(&file)?;
@@ -80,7 +117,22 @@ fn one(bench: &Bench, quick: bool, python: &Path, folder: &Path, machine: &Value
     let report = json!({ "bench": bench.name, "quick": quick, "date": clock::date(), "machine": machine, "figures": figures(&output), "printed": printed });
     std::fs::write(&file, format!("{report:#}\n"))?;
     println!("kept in {}", file.display());
-    Ok(())
+    Ok(missed(&figures(&output)))
+}
+
+/// The targets among the figures that were not reached.
+fn missed(figures: &[Value]) -> Vec<String> {
+    let missed = figures.iter().filter(|figure| figure["met"] == Value::Bool(false));
+    missed
+        .map(|figure| {
+            let seen = figure["seen"].as_f64().unwrap_or_default();
+            format!(
+                "{}: {} asked, {seen:.3} seen",
+                figure["target"].as_str().unwrap_or_default(),
+                figure["asked"].as_str().unwrap_or_default()
+            )
+        })
+        .collect()
 }
 
 /// The lines of a bench's output that are JSON objects.
@@ -95,7 +147,10 @@ fn printed(output: &str) -> Vec<&str> {
     lines[from..].iter().copied().filter(|line| !line.trim().is_empty() && !line.starts_with('{')).collect()
 }
 
-/// The bench targets, as cargo knows them.
+/// The Python package's own bench, beside sqloutbox.
+const PUSH: &str = "clients/python/benches/push.py";
+
+/// The bench targets, as cargo knows them, and the Python package's.
 fn benches() -> Result<Vec<Bench>> {
     let text = read(&mut cargo(&["metadata", "--format-version", "1", "--no-deps"]))?;
     let metadata: Value = serde_json::from_str(&text)?;
@@ -105,9 +160,13 @@ fn benches() -> Result<Vec<Bench>> {
         for target in package["targets"].as_array().into_iter().flatten() {
             if target["kind"][0] == "bench" {
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                benches.push(Bench { package: text(&package["name"]), name: text(&target["name"]) });
+                let kind = Kind::Cargo { package: text(&package["name"]) };
+                benches.push(Bench { name: text(&target["name"]), kind });
             }
         }
+    }
+    if root().join(PUSH).is_file() {
+        benches.push(Bench { name: "push".into(), kind: Kind::Python { script: PUSH } });
     }
     Ok(benches)
 }
@@ -150,6 +209,10 @@ mod tests {
         let found = figures("running\n{\"name\": \"a\", \"p50_us\": 8.5}\n{broken\n  {\"no\": 1}\n{\"name\": \"b\"}");
         assert_eq!(found.len(), 2);
         assert_eq!(found[0]["p50_us"], 8.5);
+        assert_eq!(
+            missed(&figures("{\"target\":\"t\",\"asked\":\"at most 1\",\"seen\":2.5,\"met\":false}\n{\"met\":true}")),
+            ["t: at most 1 asked, 2.500 seen"]
+        );
         assert_eq!(printed("   Compiling a\n     Running benches/a.rs\n\na table\n{\"name\": 1}\n"), ["a table"]);
     }
 }

@@ -121,7 +121,7 @@ impl Pipeline {
     /// The first rejection of an event whose line was flowing.
     fn reject_first(&mut self, line: &Line, seq: Seq, rejection: Rejection, now: Now, chance: &mut dyn FnMut() -> f64) {
         let verdict = self.judge(&rejection, 0, 0, 0, chance);
-        let longest = self.config.retry.longest_ms();
+        let longest = self.longest_ms(&rejection);
         let mut row = BlockedLine {
             first: seq,
             waiting: 1,
@@ -261,7 +261,7 @@ impl Pipeline {
         let fresh = attempts == 0 && holds == 0;
         let blocked_at = if fresh { now.wall } else { entry.row.blocked_at };
         let verdict = self.judge(&rejection, attempts, holds, now.wall.since(blocked_at), chance);
-        let longest = self.config.retry.longest_ms();
+        let longest = self.longest_ms(&rejection);
         let hold_line = self.config.on_dead == OnDead::Hold;
         let dead = matches!(verdict, Verdict::Dead(_));
         let mut row = None;
@@ -295,6 +295,11 @@ impl Pipeline {
                 entry.row.error = row.error;
             });
         }
+    }
+
+    /// The longest pause that may follow: the policy's, or the one that the destination has just asked for.
+    fn longest_ms(&self, rejection: &Rejection) -> i64 {
+        self.config.retry.longest_ms().max(rejection.retry_after_ms.unwrap_or(0))
     }
 
     fn judge(

@@ -6,6 +6,7 @@ mod desk;
 mod failures;
 mod faults;
 mod hrana;
+mod http_sink;
 mod journey;
 mod leases;
 #[cfg(feature = "mysql")]
@@ -16,3 +17,4 @@ mod outbox_seq;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod random;
+mod sqlite_sink;

@@ -25,7 +25,7 @@ impl From<rusqlite::Error> for Trouble {
 
 /// Sorts an error from executing an event's statement.
 pub(super) fn classify(e: &rusqlite::Error) -> Trouble {
-    let Some(code) = e.sqlite_error().map(|f| f.extended_code) else {
+    let Some(code) = code_of(e) else {
         return Trouble::Rejected(Rejection::never("driver", e.to_string()));
     };
     let message = message_of(e);
@@ -40,7 +40,7 @@ pub(super) fn classify(e: &rusqlite::Error) -> Trouble {
         ffi::SQLITE_AUTH => Trouble::Rejected(Rejection::never(
             name,
             format!(
-                "{message}: a statement event may not begin or end transactions, attach files, set pragmas, or touch the ledger"
+                "{message}: a statement event may not begin or end transactions, attach files, set pragmas, make temporary objects, or touch the ledger"
             ),
         )),
         _ => Trouble::Unavailable(unavailable(e)),
@@ -63,7 +63,7 @@ pub(super) fn compiling(e: &rusqlite::Error, sql: &str) -> Trouble {
 
 /// An error outside of any event: opening, beginning, the ledger, committing.
 pub(super) fn unavailable(e: &rusqlite::Error) -> Unavailable {
-    let code = e.sqlite_error().map_or(ffi::SQLITE_ERROR, |f| f.extended_code);
+    let code = code_of(e).unwrap_or(ffi::SQLITE_ERROR);
     let kind = match code & 0xff {
         ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_PROTOCOL | ffi::SQLITE_SCHEMA => UnavailableKind::Busy,
         ffi::SQLITE_CANTOPEN => UnavailableKind::Connect,
@@ -72,6 +72,14 @@ pub(super) fn unavailable(e: &rusqlite::Error) -> Unavailable {
         _ => UnavailableKind::Server,
     };
     Unavailable::new(kind, format!("{} ({})", message_of(e), name_of(code)))
+}
+
+/// `sqlite_error` of the driver knows nothing of an error that has a place in the SQL.
+fn code_of(e: &rusqlite::Error) -> Option<i32> {
+    match e {
+        rusqlite::Error::SqlInputError { error, .. } => Some(error.extended_code),
+        other => other.sqlite_error().map(|f| f.extended_code),
+    }
 }
 
 fn message_of(e: &rusqlite::Error) -> String {

@@ -2,7 +2,7 @@
 //!
 //! Called by the target. Decided by SQLite itself (the prepared statement's tail, its read-only flag, the authorizer),
 //! never by looking at the text. Invariant: nothing that passes can end our transaction, attach a file, change a
-//! pragma, or touch the ledger.
+//! pragma, leave something behind in the connection, or touch the ledger.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -81,14 +81,20 @@ fn forbidden(action: &AuthAction<'_>) -> bool {
         | AuthAction::Detach { .. }
         | AuthAction::Pragma { .. }
         | AuthAction::Transaction { .. }
-        | AuthAction::Savepoint { .. } => true,
+        | AuthAction::Savepoint { .. }
+        // They would live as long as the connection, before the tables of the same name: the ledger's too.
+        | AuthAction::CreateTempTable { .. }
+        | AuthAction::CreateTempIndex { .. }
+        | AuthAction::CreateTempTrigger { .. }
+        | AuthAction::CreateTempView { .. } => true,
         AuthAction::Insert { table_name }
         | AuthAction::Delete { table_name }
         | AuthAction::DropTable { table_name }
         | AuthAction::CreateTable { table_name }
         | AuthAction::Update { table_name, .. }
         | AuthAction::AlterTable { table_name, .. }
-        | AuthAction::CreateTrigger { table_name, .. } => {
+        | AuthAction::CreateTrigger { table_name, .. }
+        | AuthAction::CreateIndex { table_name, .. } => {
             // SQLite's names know no case.
             ["litepost_ledger", "litepost_ledger_event", "litepost_outbox_seq"]
                 .iter()

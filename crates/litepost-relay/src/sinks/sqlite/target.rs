@@ -85,8 +85,8 @@ impl Target {
 
     fn prepare_ledger(&mut self, auto_schema: bool) -> Result<(), Unavailable> {
         let fail = |e: rusqlite::Error| errors::unavailable(&e);
-        let there = self.db.table_exists(None, "litepost_ledger").map_err(fail)?
-            && self.db.table_exists(None, "litepost_ledger_event").map_err(fail)?;
+        let there = self.db.table_exists(Some("main"), "litepost_ledger").map_err(fail)?
+            && self.db.table_exists(Some("main"), "litepost_ledger_event").map_err(fail)?;
         if !there && !auto_schema {
             let schema = ledger::schema(Dialect::Sqlite).split_whitespace().collect::<Vec<_>>().join(" ");
             let message = format!("the ledger tables are missing; set auto_schema = true, or run: {schema}");
