@@ -50,8 +50,7 @@ pub(super) fn classify(e: &rusqlite::Error) -> Trouble {
 /// Sorts an error from compiling an event's statement. `SQLITE_ERROR` then means that the text is no SQL (the grammar
 /// tells), or that something it names is missing in the target.
 pub(super) fn compiling(e: &rusqlite::Error, sql: &str) -> Trouble {
-    let code = e.sqlite_error().map(|f| f.extended_code);
-    match code {
+    match code_of(e) {
         Some(code) if code & 0xff == ffi::SQLITE_ERROR => Trouble::Rejected(if parses(sql) {
             Rejection::hold(name_of(code), message_of(e))
         } else {
