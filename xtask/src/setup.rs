@@ -28,6 +28,7 @@ const NEEDS: &[Need] = &[
         present: || ["mariadbd", "mariadb-install-db", "mariadb"].into_iter().all(has),
         packages: &["mariadb-server"],
     },
+    Need { what: "Redis's server", present: || has("redis-server"), packages: &["redis-server"] },
     Need { what: "the sqlite3 shell", present: || has("sqlite3"), packages: &["sqlite3"] },
     Need { what: "Node.js and npm", present: || has("node") && has("npm"), packages: &["nodejs", "npm"] },
     // better-sqlite3 is compiled on the machine: its ready-made binaries come from outside the registry.
@@ -35,6 +36,7 @@ const NEEDS: &[Need] = &[
     Need { what: "a C++ compiler and make", present: || has("g++") && has("make"), packages: &["g++", "make"] },
     Need { what: "Python 3 with venv", present: python, packages: &["python3", "python3-venv"] },
     Need { what: "setpriv", present: || has("setpriv"), packages: &["util-linux"] },
+    Need { what: "openssl", present: || has("openssl"), packages: &["openssl"] },
     Need { what: "git", present: || has("git"), packages: &["git"] },
 ];
 
@@ -42,6 +44,7 @@ const NEEDS: &[Need] = &[
 pub fn everything() -> Result<()> {
     system_packages()?;
     node_packages()?;
+    venv("consumers")?;
     if root().join(PYTHON_CLIENT).is_file() {
         python_client()?;
     }

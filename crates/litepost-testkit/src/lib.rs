@@ -1,6 +1,11 @@
 //! Test servers, conformance suites and fault injection for litepost (never linked in production).
 
 mod clock;
+#[cfg(feature = "conformance")]
+#[allow(clippy::missing_panics_doc, reason = "panicking is how a test suite says no")]
+pub mod conformance;
 pub mod hrana;
 pub mod measure;
+pub mod proxy;
 pub mod servers;
+pub mod tls;

@@ -25,6 +25,11 @@ fn the_reference_is_current() {
 }
 
 #[test]
+fn the_page_of_destinations_is_current() {
+    is_current("docs/sinks.md", &litepost_relay::sinks::reference());
+}
+
+#[test]
 fn the_schema_is_current() {
     is_current("docs/schema/litepost.schema.json", &format!("{:#}\n", json_schema()));
 }

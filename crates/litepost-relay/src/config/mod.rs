@@ -32,6 +32,7 @@ pub use load::{Config, FILE_NAMES, Purpose};
 pub use policy::{FilePolicy, Pace, Policy};
 pub use problem::{ConfigError, Problem, Severity, Source, Span, one_line};
 pub use reference::reference;
+pub(crate) use reference::unwrapped;
 pub use resolve::{App, Destination, Outbox, OutboxFile, Table};
 pub use schema::json_schema;
 pub use spec::table_name;

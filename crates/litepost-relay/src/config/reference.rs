@@ -5,7 +5,6 @@
 use std::fmt::Write as _;
 
 use super::keys::{AppKeys, Delivery, KeySpec, RetryKeys, Scope, SinkKeys};
-use crate::sinks;
 
 const HEAD: &str = include_str!("reference_head.md");
 
@@ -40,24 +39,10 @@ pub fn reference() -> String {
         "A table at any level: `retry = { first = \"1s\", cap = \"1m\" }`. Each key is inherited on its own.",
         RetryKeys::KEYS,
     );
-    page.push_str("\n## Types of destinations\n");
-    for kind in sinks::registry() {
-        let family = if kind.statements { "`[app.NAME.db.D]`" } else { "`[app.NAME.sink.S]`" };
-        heading(&mut page, "###", &format!("`type = \"{}\"`", kind.name), kind.summary);
-        let _ = writeln!(
-            page,
-            "Stands in {family}. Acknowledged means: {} Duplicates: {}\n",
-            sentence(kind.acknowledged),
-            sentence(kind.duplicates)
-        );
-        connection(&mut page, kind);
-    }
+    page.push_str(
+        "\n## Types of destinations\n\n[Destinations](sinks.md) has every `type` with the keys of its `connection`.\n",
+    );
     page
-}
-
-fn sentence(text: &str) -> String {
-    let text = text.trim();
-    if text.ends_with('.') { text.to_owned() } else { format!("{text}.") }
 }
 
 /// A doc comment as one paragraph.
@@ -84,21 +69,5 @@ fn rows<'a>(page: &mut String, keys: impl Iterator<Item = &'a KeySpec>) {
         let default = key.default;
         let shown = if default.contains(' ') { default.to_owned() } else { format!("`{default}`") };
         let _ = writeln!(page, "| `{}` | {} | {shown} | {} |", key.name, (key.values)(), unwrapped(key.doc));
-    }
-}
-
-fn connection(page: &mut String, kind: &crate::sink::SinkType) {
-    let schema = (kind.connection_schema)().to_value();
-    let Some(properties) = schema["properties"].as_object().filter(|p| !p.is_empty()) else {
-        page.push_str("It has no `connection` keys.\n");
-        return;
-    };
-    let required: Vec<&str> =
-        schema["required"].as_array().map(|list| list.iter().filter_map(|v| v.as_str()).collect()).unwrap_or_default();
-    page.push_str("| `connection` key | needed | what it does |\n|---|---|---|\n");
-    for (name, property) in properties {
-        let needed = if required.contains(&name.as_str()) { "yes" } else { "no" };
-        let text = unwrapped(property["description"].as_str().unwrap_or_default()).replace('|', "\\|");
-        let _ = writeln!(page, "| `{name}` | {needed} | {text} |");
     }
 }

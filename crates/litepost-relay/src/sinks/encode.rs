@@ -7,6 +7,7 @@
 //! The payload: TEXT that is JSON is embedded as that JSON, digit for digit; other TEXT is a JSON string; a BLOB, and
 //! TEXT that is not UTF-8, is `"payload": null` with `"payload_base64"` beside it (CloudEvents: `data_base64`).
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use base64::Engine as _;
@@ -124,19 +125,35 @@ pub(crate) fn cloudevent_extensions(event: &Event) -> Vec<(String, String)> {
     all
 }
 
-/// The event's headers whose values are scalars, as text, in the order of their names. (The log's own guard has
-/// checked that the column holds a JSON object; rows written around it have none that this can read.)
+/// The event's headers whose values are scalars, as text, in the order of their names.
 pub(crate) fn headers(event: &Event) -> Vec<(String, String)> {
-    let Some(text) = &event.headers else { return Vec::new() };
-    let Ok(map) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text) else { return Vec::new() };
-    map.into_iter()
-        .filter_map(|(name, value)| match value {
-            serde_json::Value::String(text) => Some((name, text)),
-            serde_json::Value::Number(n) => Some((name, n.to_string())),
-            serde_json::Value::Bool(b) => Some((name, b.to_string())),
-            _ => None,
-        })
-        .collect()
+    let all = parsed_headers(event).into_iter();
+    all.filter(|(_, raw)| !raw.get().starts_with(['{', '['])).filter_map(|(n, raw)| Some((n, text_of(raw)?))).collect()
+}
+
+/// All of the event's headers as text, in the order of their names: strings as they are, numbers digit for digit,
+/// objects and arrays as their JSON. A header that is null has no value and is left out.
+pub(crate) fn all_headers(event: &Event) -> Vec<(String, String)> {
+    parsed_headers(event).into_iter().filter_map(|(name, raw)| Some((name, text_of(raw)?))).collect()
+}
+
+/// One header of the event as text.
+pub(crate) fn header(event: &Event, name: &str) -> Option<String> {
+    text_of(parsed_headers(event).remove(name)?)
+}
+
+/// (The log's own guard has checked that the column holds a JSON object; rows written around it have none that this
+/// can read.)
+fn parsed_headers(event: &Event) -> BTreeMap<String, &RawValue> {
+    event.headers.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+fn text_of(raw: &RawValue) -> Option<String> {
+    match raw.get() {
+        "null" => None,
+        text if text.starts_with('"') => serde_json::from_str(text).ok(),
+        text => Some(text.to_owned()),
+    }
 }
 
 /// RFC 3339 in UTC; `None` beyond the years that have such a form.

@@ -10,15 +10,27 @@ mod file;
 mod hrana;
 mod http;
 mod ledger;
+#[allow(dead_code, reason = "used by the brokers' sinks, each behind its feature")]
+mod lines;
+#[allow(dead_code, reason = "used by the brokers' sinks, each behind its feature")]
+mod message;
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "redis")]
+mod redis;
+mod reference;
 mod settings;
 mod sql;
 mod sqlite;
 mod stdout;
+#[allow(dead_code, reason = "used by the brokers' sinks, each behind its feature")]
+mod template;
 
+pub use self::reference::reference;
 use crate::dialect::{Dialect, MySqlModes};
 use crate::sink::SinkType;
 
@@ -38,6 +50,10 @@ pub fn registry() -> &'static [SinkType] {
         hrana::LIBSQL,
         hrana::TURSO,
         exec::PYTHON,
+        #[cfg(feature = "nats")]
+        nats::TYPE,
+        #[cfg(feature = "redis")]
+        redis::TYPE,
         blackhole::TYPE,
     ];
     TYPES

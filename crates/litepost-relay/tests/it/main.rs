@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop there")]
 
+mod brokers;
+mod conformance;
 mod desk;
 mod failures;
 mod faults;

@@ -160,6 +160,13 @@ fn parent_and_state(pid: &str) -> Option<(String, char)> {
     Some((fields.next()?.to_owned(), state))
 }
 
+/// A program of the Python environment that `cargo xtask setup` makes for consumers and servers
+/// (`target/venv-consumers`), found from the test's own program.
+pub(crate) fn consumers(program: &str) -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    own.ancestors().map(|folder| folder.join("venv-consumers/bin").join(program)).find(|path| path.exists())
+}
+
 /// A loopback port that was free a moment ago.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a loopback port");

@@ -1,11 +1,12 @@
 //! A Redis of the test's own, from the machine's binary.
 //!
 //! Called by tests that need a real Redis. Invariant: it listens on loopback only and keeps its data in its folder, so
-//! that a restart finds it again.
+//! that a restart finds it again. It asks for a password and takes values of up to 2 MiB.
 
 use std::process::{Command, Stdio};
 
 use super::{Supervised, listens, new_folder, on_free_port, wait_until};
+use crate::tls::Certificate;
 
 /// A running Redis; it stops when this is dropped or the process ends.
 #[derive(Debug)]
@@ -15,14 +16,34 @@ pub struct Redis {
 }
 
 impl Redis {
+    /// The password that the server asks for.
+    pub const PASSWORD: &str = "pa55w0rd";
+
     /// Starts a new, empty server.
     ///
     /// # Panics
     /// When Redis is not installed or does not start: a test must not pass without its server.
     pub fn start() -> Self {
+        Self::start_with(|port| vec!["--port".into(), port.to_string()])
+    }
+
+    /// The same with TLS, and without any other port.
+    ///
+    /// # Panics
+    /// As [`Redis::start`].
+    pub fn start_tls(certificate: &Certificate) -> Self {
+        let (cert, key) = (certificate.cert().display().to_string(), certificate.key().display().to_string());
+        Self::start_with(|port| {
+            let words = ["--port", "0", "--tls-auth-clients", "no", "--tls-cert-file", &cert, "--tls-key-file", &key];
+            let port = ["--tls-port".to_owned(), port.to_string()];
+            words.into_iter().map(str::to_owned).chain(port).collect()
+        })
+    }
+
+    fn start_with(port: impl Fn(u16) -> Vec<String>) -> Self {
         let found = Command::new("redis-server").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         assert!(found.is_ok(), "Redis is not installed: apt install redis-server");
-        on_free_port(Self::try_start)
+        on_free_port(|number| Self::try_start(number, port(number)))
     }
 
     /// The port on 127.0.0.1.
@@ -30,9 +51,9 @@ impl Redis {
         self.port
     }
 
-    /// A URL of the server.
+    /// A URL of the server, with its password.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://:{}@127.0.0.1:{}", Self::PASSWORD, self.port)
     }
 
     /// Kills the server and everything it has started, as a crash would.
@@ -64,23 +85,26 @@ impl Redis {
         self.server.signal("CONT");
     }
 
-    fn try_start(port: u16) -> Option<Self> {
+    fn try_start(port: u16, listen: Vec<String>) -> Option<Self> {
         let folder = new_folder("litepost-redis-");
-        let (number, dir) = (port.to_string(), folder.display().to_string());
-        let command = [
+        let dir = folder.display().to_string();
+        let fixed = [
             "redis-server",
             "--bind",
             "127.0.0.1",
-            "--port",
-            &number,
             "--dir",
             &dir,
             "--appendonly",
             "yes",
             "--save",
             "",
+            "--requirepass",
+            Self::PASSWORD,
+            "--proto-max-bulk-len",
+            "2097152",
         ];
-        let server = Supervised::start("TERM", &folder, &command.map(String::from));
+        let command: Vec<String> = fixed.into_iter().map(str::to_owned).chain(listen).collect();
+        let server = Supervised::start("TERM", &folder, &command);
         let started = Self { port, server };
         started.is_up().then_some(started)
     }

@@ -1,0 +1,275 @@
+//! Adding a batch, and what the server's answers mean.
+//!
+//! Called by the lane loop. Invariant: delivered is what the script has added, or had added before.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+use futures_util::future::BoxFuture;
+use litepost_core::pipeline::DeliveryOrder;
+use litepost_core::{Line, Outcome, Rejection, Seq, Unavailable, UnavailableKind};
+use redis::{Cmd, Pipeline, RedisError, Value};
+
+use super::session::{self, Session};
+use super::{Confirmed, PAYLOAD, Settings};
+use crate::clock;
+use crate::sink::{Batch, Sink, SinkContext};
+use crate::sinks::message::{Mapping, Message};
+
+/// Events that one run of the script adds: it holds the server up for everybody else.
+const RUN_EVENTS: usize = 250;
+/// Bytes that one run of the script adds.
+const RUN_BYTES: usize = 4 << 20;
+/// Fields and values of an entry: what Lua can pass on in one call.
+const FIELDS_MAX: usize = 4_000;
+
+/// One connection.
+pub(super) struct RedisSink {
+    settings: Arc<Settings>,
+    session: Session,
+    mapping: Mapping,
+    context: SinkContext,
+    confirmed: Confirmed,
+}
+
+/// An event made ready: where it goes, and what it is there.
+struct Entry<'a> {
+    at: usize,
+    stream: String,
+    line: usize,
+    message: Message<'a>,
+}
+
+impl Entry<'_> {
+    /// Fields and values: those of the headers, of the media type and of the body.
+    fn words(&self) -> usize {
+        2 * self.message.headers.len() + 4
+    }
+
+    fn bytes(&self) -> usize {
+        let headers: usize = self.message.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        headers + self.message.body.len()
+    }
+
+    fn push(&self, command: &mut Cmd) {
+        for (name, value) in &self.message.headers {
+            command.arg(name.as_bytes()).arg(value.as_bytes());
+        }
+        command.arg("content-type").arg(self.message.content_type).arg(PAYLOAD).arg(&self.message.body[..]);
+    }
+}
+
+impl RedisSink {
+    pub(super) fn new(
+        settings: Arc<Settings>,
+        session: Session,
+        mapping: Mapping,
+        context: &SinkContext,
+        confirmed: &Confirmed,
+    ) -> Self {
+        Self { settings, session, mapping, context: context.clone(), confirmed: Arc::clone(confirmed) }
+    }
+
+    async fn add(&mut self, batch: &Batch) -> Vec<Outcome> {
+        let in_order = batch.order == DeliveryOrder::InOrder;
+        let mut outcomes = vec![Outcome::Deferred; batch.events.len()];
+        let entries = self.entries(batch, &mut outcomes);
+        // Out of order, a run must know which lines have failed in the one before it.
+        let together = if in_order { usize::MAX } else { 1 };
+        let runs = runs(&entries);
+        let mut failed: Vec<usize> = Vec::new();
+        for group in runs.chunks(together) {
+            let group: Vec<Vec<&Entry<'_>>> =
+                group.iter().map(|run| run.iter().filter(|entry| !failed.contains(&entry.line)).collect()).collect();
+            let group: Vec<Vec<&Entry<'_>>> = group.into_iter().filter(|run| !run.is_empty()).collect();
+            let answers = match self.run(batch, &group, in_order).await {
+                Ok(answers) => answers,
+                Err(unavailable) => {
+                    for entry in &entries {
+                        if outcomes[entry.at] == Outcome::Deferred {
+                            outcomes[entry.at] = Outcome::Unavailable(unavailable.clone());
+                        }
+                    }
+                    return outcomes;
+                }
+            };
+            for (entry, word) in group.iter().flatten().zip(&answers) {
+                outcomes[entry.at] = self.outcome(word);
+                if outcomes[entry.at] != Outcome::Delivered {
+                    failed.push(entry.line);
+                }
+            }
+        }
+        if in_order {
+            self.advance(batch, &outcomes);
+        }
+        outcomes
+    }
+
+    /// Every event that can be an entry. In order, the first that cannot ends the batch: the position must not pass it.
+    fn entries<'a>(&self, batch: &'a Batch, outcomes: &mut [Outcome]) -> Vec<Entry<'a>> {
+        let mut lines: HashMap<Line, usize> = HashMap::new();
+        let mut entries = Vec::with_capacity(batch.events.len());
+        let mut refused: Vec<usize> = Vec::new();
+        for (at, event) in batch.events.iter().enumerate() {
+            let next = lines.len();
+            let line = *lines.entry(Line::of(event, self.context.ordering)).or_insert(next);
+            if refused.contains(&line) {
+                continue;
+            }
+            match self.entry(batch, at, line) {
+                Ok(entry) => entries.push(entry),
+                Err(rejection) => {
+                    outcomes[at] = Outcome::Rejected(rejection);
+                    if batch.order == DeliveryOrder::InOrder {
+                        break;
+                    }
+                    refused.push(line);
+                }
+            }
+        }
+        entries
+    }
+
+    fn entry<'a>(&self, batch: &'a Batch, at: usize, line: usize) -> Result<Entry<'a>, Rejection> {
+        let event = &batch.events[at];
+        let stream = self.settings.stream.render(event)?;
+        let message = self.mapping.message(event)?;
+        if message.body.len() > self.session.bulk_bytes {
+            let (len, most) = (message.body.len(), self.session.bulk_bytes);
+            return Err(Rejection::never("too_large", format!("the body has {len} bytes, the server takes {most}")));
+        }
+        let entry = Entry { at, stream, line, message };
+        if entry.words() > FIELDS_MAX {
+            let many = entry.message.headers.len();
+            return Err(Rejection::never("too_large", format!("{many} headers are too many")));
+        }
+        Ok(entry)
+    }
+
+    /// Sends these runs in one go and answers one word per event.
+    async fn run(
+        &mut self,
+        batch: &Batch,
+        runs: &[Vec<&Entry<'_>>],
+        in_order: bool,
+    ) -> Result<Vec<String>, Unavailable> {
+        let mut pipeline = Pipeline::with_capacity(runs.len() + 1);
+        let mut reached = self.session.reached;
+        for run in runs {
+            pipeline.add_command(self.command(batch, run, in_order, reached));
+            if let Some(last) = run.last() {
+                reached = batch.events[last.at].seq.0;
+            }
+        }
+        let replicas = self.settings.replicas;
+        if replicas > 0 {
+            // Half the time for an answer: that this one takes too long must still be said.
+            pipeline.cmd("WAIT").arg(replicas).arg((self.settings.timeout / 2).as_millis().to_string());
+        }
+        let failed = |e: RedisError| session::unavailable(&self.settings.shown, &e);
+        let mut replies: Vec<Value> = pipeline.query_async(&mut self.session.connection).await.map_err(failed)?;
+        let waited = if replicas > 0 { replies.pop() } else { None };
+        let mut words = Vec::with_capacity(batch.events.len());
+        for reply in replies {
+            let answer: Vec<String> = redis::from_redis_value(reply).map_err(|e| failed(e.into()))?;
+            if let [word, token] = &answer[..]
+                && word == "FENCED"
+            {
+                return Err(session::fenced(&self.context, token));
+            }
+            words.extend(answer);
+        }
+        match waited {
+            Some(Value::Int(have)) if have < i64::from(replicas) => {
+                let shown = &self.settings.shown;
+                let message = format!("{shown}: {have} of {replicas} replicas have the batch; it is sent again");
+                Err(Unavailable::new(UnavailableKind::Server, message))
+            }
+            _ => Ok(words),
+        }
+    }
+
+    fn command(&self, batch: &Batch, run: &[&Entry<'_>], in_order: bool, reached: i64) -> Cmd {
+        let mut streams: Vec<&str> = Vec::new();
+        let numbers: Vec<usize> = run
+            .iter()
+            .map(|entry| {
+                let known = streams.iter().position(|stream| *stream == entry.stream);
+                known.unwrap_or_else(|| {
+                    streams.push(&entry.stream);
+                    streams.len() - 1
+                })
+            })
+            .collect();
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.session.script).arg(1 + streams.len()).arg(&self.session.state).arg(&streams);
+        command.arg(self.context.token).arg(clock::wall().0).arg(u8::from(in_order)).arg(if in_order {
+            reached
+        } else {
+            0
+        });
+        command.arg(self.settings.max_len.map_or_else(String::new, |most| most.to_string()));
+        command.arg(u8::from(!self.settings.create_stream));
+        for (entry, number) in run.iter().zip(numbers) {
+            let event = &batch.events[entry.at];
+            command.arg(event.seq.0).arg(&*event.id).arg(entry.line).arg(number + 1).arg(entry.words());
+            entry.push(&mut command);
+        }
+        command
+    }
+
+    fn outcome(&self, word: &str) -> Outcome {
+        match word {
+            "ok" => Outcome::Delivered,
+            "-" => Outcome::Deferred,
+            "none" => Outcome::Rejected(Rejection::hold(
+                "no_stream",
+                "there is no such stream; create it, or let the relay do so with create_stream = true",
+            )),
+            text if text.contains("WRONGTYPE") => Outcome::Rejected(Rejection::hold("WRONGTYPE", text)),
+            text => {
+                let kind = if text.contains("NOPERM") { UnavailableKind::Denied } else { UnavailableKind::Server };
+                Outcome::Unavailable(Unavailable::new(kind, format!("{}: {text}", self.settings.shown)))
+            }
+        }
+    }
+
+    /// Notes how far the server has confirmed.
+    fn advance(&mut self, batch: &Batch, outcomes: &[Outcome]) {
+        let delivered = outcomes.iter().take_while(|outcome| **outcome == Outcome::Delivered).count();
+        let Some(last) = delivered.checked_sub(1).map(|at| batch.events[at].seq.0) else { return };
+        self.session.reached = self.session.reached.max(last);
+        let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = confirmed.entry(self.session.state.clone()).or_insert(0);
+        *known = (*known).max(last);
+    }
+}
+
+/// Cuts a batch into pieces that the server works off without holding others up for long.
+fn runs<'a, 'b>(entries: &'b [Entry<'a>]) -> Vec<&'b [Entry<'a>]> {
+    let mut runs = Vec::new();
+    let (mut from, mut bytes) = (0, 0);
+    for (at, entry) in entries.iter().enumerate() {
+        let size = entry.bytes();
+        if at > from && (at - from >= RUN_EVENTS || bytes + size > RUN_BYTES) {
+            runs.push(&entries[from..at]);
+            (from, bytes) = (at, 0);
+        }
+        bytes += size;
+    }
+    if from < entries.len() {
+        runs.push(&entries[from..]);
+    }
+    runs
+}
+
+impl Sink for RedisSink {
+    fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>> {
+        Box::pin(self.add(batch))
+    }
+
+    fn watermark(&self) -> Option<Seq> {
+        Some(Seq(self.session.highest))
+    }
+}

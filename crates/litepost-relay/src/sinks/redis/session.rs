@@ -1,0 +1,171 @@
+//! A connection that has claimed its lane: what the server remembers, compared with the log and with what it has
+//! confirmed before.
+//!
+//! Called by the factory. Invariant: a session exists only for a server whose memory fits ours; everything else is an
+//! error that says what is gone and what can be done.
+
+use std::collections::HashMap;
+use std::sync::PoisonError;
+
+use litepost_core::{Seq, Unavailable, UnavailableKind};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ErrorKind, RedisError, ServerErrorKind, cmd};
+
+use super::{Confirmed, Settings};
+use crate::clock;
+use crate::sink::SinkContext;
+
+/// Beginning of the keys that hold positions.
+pub(super) const STATE: &str = "litepost:";
+/// An event added out of order is forgotten when it is settled and this old: its settlement in the outbox file takes a
+/// moment, and the server cannot tell whether it is through.
+const REMEMBER_MS: i64 = 86_400_000;
+/// Largest value that a server takes unless it is configured otherwise, bytes.
+const BULK_BYTES: usize = 512 << 20;
+
+const OPEN: &str = include_str!("open.lua");
+const DELIVER: &str = include_str!("deliver.lua");
+
+/// What a sink works with.
+pub(super) struct Session {
+    pub(super) connection: MultiplexedConnection,
+    /// Key of the lane's state.
+    pub(super) state: String,
+    /// Hash of the script that delivers, which the server has loaded.
+    pub(super) script: String,
+    /// The last position added in order.
+    pub(super) reached: i64,
+    /// The highest position added at all.
+    pub(super) highest: i64,
+    /// Largest value that the server takes, bytes.
+    pub(super) bulk_bytes: usize,
+}
+
+/// Connects and claims the lane.
+pub(super) async fn open(
+    settings: &Settings,
+    context: &SinkContext,
+    confirmed: &Confirmed,
+) -> Result<Session, Unavailable> {
+    let failed = |e: RedisError| unavailable(&settings.shown, &e);
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(settings.connect_timeout))
+        .set_response_timeout(Some(settings.timeout));
+    let mut connection = settings.client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
+    let script = cmd("SCRIPT").arg("LOAD").arg(DELIVER).query_async(&mut connection).await.map_err(failed)?;
+    let state = format!("{STATE}{}:{}:{}:{}", context.destination, context.origin, context.epoch, context.lane.index);
+    let answer: Vec<String> = cmd("EVAL")
+        .arg(OPEN)
+        .arg(1)
+        .arg(&state)
+        .arg(context.token)
+        .arg(context.acked)
+        .arg(clock::wall().0)
+        .arg(REMEMBER_MS)
+        .query_async(&mut connection)
+        .await
+        .map_err(failed)?;
+    let [word, first, rest @ ..] = &answer[..] else { return Err(strange(settings, &answer)) };
+    if word == "FENCED" {
+        return Err(fenced(context, first));
+    }
+    let [id, events @ ..] = rest else { return Err(strange(settings, &answer)) };
+    let reached: i64 = first.parse().map_err(|_| strange(settings, &answer))?;
+    let events: HashMap<i64, &str> =
+        events.chunks_exact(2).filter_map(|pair| Some((pair[0].parse().ok()?, pair[1].as_str()))).collect();
+    nothing_is_lost(settings, &state, reached, word == "NEW", confirmed)?;
+    let newest = events.iter().max_by_key(|(seq, _)| **seq).map(|(seq, id)| (*seq, *id));
+    let known = (!id.is_empty()).then_some((reached, id.as_str()));
+    for (seq, id) in known.into_iter().chain(newest) {
+        is_the_log_s(settings, context, seq, id).await?;
+    }
+    let highest = events.keys().copied().max().unwrap_or(0).max(reached);
+    let bulk_bytes = bulk_bytes(&mut connection).await;
+    Ok(Session { connection, state, script, reached, highest, bulk_bytes })
+}
+
+/// A server that remembers less than it has confirmed has lost events: a failover to a replica that was behind, a
+/// restored snapshot, a flush.
+fn nothing_is_lost(
+    settings: &Settings,
+    state: &str,
+    reached: i64,
+    new: bool,
+    confirmed: &Confirmed,
+) -> Result<(), Unavailable> {
+    let before = confirmed.lock().unwrap_or_else(PoisonError::into_inner).get(state).copied();
+    let Some(before) = before.filter(|&before| new || before > reached) else { return Ok(()) };
+    let remembers = if new { "no position at all".into() } else { format!("position {reached}") };
+    Err(Unavailable::new(
+        UnavailableKind::Denied,
+        format!(
+            "{}: the server has lost data: it has confirmed events up to position {before} and now remembers {remembers} \
+             ({state}). A failover, a restored snapshot or a flush does that. Bring its data back, or restart the relay to \
+             go on without what is lost",
+            settings.shown
+        ),
+    ))
+}
+
+/// What the server remembers must stand in the log as it was added.
+async fn is_the_log_s(settings: &Settings, context: &SinkContext, seq: i64, id: &str) -> Result<(), Unavailable> {
+    if !context.log.is_available() {
+        return Ok(());
+    }
+    let found = match context.log.event(Seq(seq)).await {
+        Ok(Some(event)) if *event.id == *id => return Ok(()),
+        // What is settled may be pruned.
+        Ok(None) if seq <= context.acked => return Ok(()),
+        Ok(Some(_)) => "the log holds another event there",
+        Ok(None) => "the log does not reach that far",
+        Err(e) => return Err(Unavailable::new(UnavailableKind::Server, format!("the log cannot be read: {e}"))),
+    };
+    Err(Unavailable::new(
+        UnavailableKind::Denied,
+        format!(
+            "{}: the server says that position {seq} of this outbox (origin {}, epoch {}) was added, but {found}: the \
+             outbox file was restored from a backup or copied. Nothing is added and nothing skipped. Either bring the right \
+             file back, or adopt this one as a new incarnation (its epoch grows and it is delivered from its cursor on)",
+            settings.shown, context.origin, context.epoch
+        ),
+    ))
+}
+
+/// Servers that do not tell have the default, as a rule.
+async fn bulk_bytes(connection: &mut MultiplexedConnection) -> usize {
+    let mut ask = cmd("CONFIG");
+    ask.arg("GET").arg("proto-max-bulk-len");
+    let answer = ask.query_async::<HashMap<String, usize>>(connection).await;
+    answer.ok().and_then(|found| found.into_values().next()).unwrap_or(BULK_BYTES)
+}
+
+/// Another relay holds the lane.
+pub(super) fn fenced(context: &SinkContext, token: &str) -> Unavailable {
+    let (lane, ours) = (context.lane.index, context.token);
+    let message = format!("another relay has taken over lane {lane} (its token is {token}, ours {ours})");
+    Unavailable::new(UnavailableKind::Fenced, message)
+}
+
+fn strange(settings: &Settings, answer: &[String]) -> Unavailable {
+    let message = format!("{}: the lane's state is not as litepost has left it: {answer:.80?}", settings.shown);
+    Unavailable::new(UnavailableKind::Server, message)
+}
+
+/// Why the server cannot be used.
+pub(super) fn unavailable(shown: &str, error: &RedisError) -> Unavailable {
+    let kind = match error.kind() {
+        _ if error.is_timeout() => UnavailableKind::Timeout,
+        ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm) => UnavailableKind::Denied,
+        ErrorKind::Io => UnavailableKind::Connect,
+        ErrorKind::Server(
+            ServerErrorKind::BusyLoading
+            | ServerErrorKind::ReadOnly
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::NoScript,
+        ) => UnavailableKind::Busy,
+        _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => UnavailableKind::Denied,
+        _ if error.is_connection_dropped() => UnavailableKind::Connect,
+        _ => UnavailableKind::Server,
+    };
+    Unavailable::new(kind, format!("{shown}: {error}"))
+}
