@@ -16,7 +16,8 @@ const NEVER: &[(&str, &[&str])] = &[
     ("litepost-core", &["tokio", "rusqlite", "libsqlite3-sys", "litepost", "litepost-relay", "reqwest"]),
     ("litepost", &["tokio", "litepost-relay", "reqwest"]),
     ("litepost-inbox", &["litepost", "litepost-core", "litepost-relay"]),
-    ("litepost-relay", &["litepost-cli"]),
+    ("litepost-relay", &["litepost-cli", "litepost-web", "axum"]),
+    ("litepost-web", &["litepost-cli"]),
 ];
 /// Packages of the workspace that no user runs.
 const NOT_PRODUCTION: &[&str] = &["litepost-testkit", "xtask", "quickstart"];

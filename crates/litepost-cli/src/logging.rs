@@ -9,7 +9,10 @@ use tracing_subscriber::EnvFilter;
 /// Starts logging at `default` unless the environment says otherwise.
 pub(crate) fn start(default: &str) {
     let (filter, complaint) = filter(default);
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A reader of the log that goes away must not end a relay: a line that cannot be written is lost, and the complaint
+    // about it, which would go to the same place and panic there, is not made.
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     // A program that embeds this binary's code may have set its own.
     let _ = if std::io::stderr().is_terminal() {
         builder.with_target(false).try_init()

@@ -163,6 +163,31 @@ pub fn list(connection: &Connection, filter: &DeadFilter) -> Result<Vec<DeadSumm
     statement.query_map(values, summary).and_then(Iterator::collect).doing(DOING)
 }
 
+/// Dead letters that were not replayed, counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeadCount {
+    /// The destination's full name.
+    pub destination: String,
+    /// Why they are dead.
+    pub reason: String,
+    /// How many.
+    pub count: i64,
+}
+
+/// Counts the dead letters that were not replayed, by destination and reason.
+pub fn by_reason(connection: &Connection) -> Result<Vec<DeadCount>, StoreError> {
+    let mut statement = connection
+        .prepare_cached(
+            "SELECT destination, reason, count(*) FROM main.litepost_dead WHERE replayed_at IS NULL \
+             GROUP BY destination, reason ORDER BY destination, reason",
+        )
+        .doing(DOING)?;
+    statement
+        .query_map([], |row| Ok(DeadCount { destination: row.get(0)?, reason: row.get(1)?, count: row.get(2)? }))
+        .and_then(Iterator::collect)
+        .doing(DOING)
+}
+
 /// One dead letter, whole; `None` when there is no such.
 pub fn show(connection: &Connection, dead_id: i64) -> Result<Option<DeadEvent>, StoreError> {
     connection

@@ -32,6 +32,8 @@ pub mod log;
 pub mod operate;
 #[cfg(feature = "rusqlite")]
 mod outbox;
+#[cfg(feature = "rusqlite")]
+pub mod search;
 #[cfg(all(feature = "rusqlite", unix))]
 pub mod sqloutbox;
 #[cfg(feature = "rusqlite")]

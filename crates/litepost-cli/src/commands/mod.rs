@@ -17,6 +17,7 @@ pub(crate) mod pause;
 pub(crate) mod preflight;
 pub(crate) mod rewind;
 pub(crate) mod run;
+mod run_admin;
 pub(crate) mod schema;
 pub(crate) mod sinks;
 pub(crate) mod skip;

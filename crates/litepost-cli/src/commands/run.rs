@@ -12,6 +12,7 @@ use litepost::sqloutbox::DrainLock;
 use litepost_relay::config::Purpose;
 use litepost_relay::relay::{Drained, LaneReport, Relay, RunReport};
 
+use super::run_admin::{self, Admin};
 use crate::failure::Failure;
 use crate::output;
 use crate::{places, report};
@@ -21,6 +22,7 @@ Examples:
   litepost run                             deliver what litepost.toml (or outbox.toml) here says, until stopped
   litepost run --config litepost.toml --until-idle
                                            deliver what is there, then exit: for cron
+  litepost run --admin 127.0.0.1:8765      with a dashboard, /metrics, /live and /ready
 
 With --until-idle the exit code is 0 when everything that was there is delivered or among the dead letters, and 1 when
 something is left: a destination that cannot be reached, a key that waits for its next attempt, a lane that another
@@ -36,6 +38,8 @@ pub(crate) struct Run {
     /// Deliver what is there, then exit
     #[arg(long)]
     until_idle: bool,
+    #[command(flatten)]
+    admin: Admin,
     /// With --until-idle: stop after this many seconds at the latest
     #[arg(long, value_name = "SECONDS", requires = "until_idle")]
     timeout: Option<u64>,
@@ -62,6 +66,7 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
     let runtime = runtime.map_err(|error| Failure::unexpected(format!("cannot start: {error}"), "see the message"))?;
     #[cfg(unix)]
     runtime.spawn(verify_when_asked(relay.sources.iter().map(|source| source.path.clone()).collect()));
+    let listening = runtime.block_on(run_admin::start(&command.admin, &config, &relay))?;
     let relay = Relay::new(relay);
     let done = if command.until_idle {
         let timeout = command.timeout.map(Duration::from_secs);
@@ -69,6 +74,7 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
     } else {
         runtime.block_on(relay.run(stopped(None)))
     };
+    drop(listening);
     // Sinks may have left threads that wait for a hung destination.
     runtime.shutdown_timeout(Duration::from_millis(500));
     if command.until_idle { told(&done, command.json) } else { Ok(()) }

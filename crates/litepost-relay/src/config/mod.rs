@@ -13,6 +13,7 @@ mod doppler;
 mod interpolate;
 pub mod keys;
 mod load;
+mod masked;
 mod policy;
 mod problem;
 mod reader;

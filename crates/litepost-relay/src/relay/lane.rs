@@ -13,6 +13,7 @@ use litepost_core::{Lane, Pipeline, PipelineConfig, Seq};
 use tokio_util::sync::CancellationToken;
 
 use super::lease::{Asked, LOOK_EVERY, WISH_EVERY, Watch};
+use super::meter::Meter;
 use super::reader::ReaderHandle;
 use super::report::{Drained, LaneReport};
 use super::slot;
@@ -50,6 +51,7 @@ pub(super) struct LaneTask {
     pub(super) writer: WriterHandle,
     pub(super) stop: CancellationToken,
     pub(super) until_idle: bool,
+    pub(super) meter: Meter,
 }
 
 impl LaneTask {
@@ -80,6 +82,7 @@ impl LaneTask {
                 End::LeaseLost => {
                     tracing::warn!(destination = %self.destination, lane = self.lane.index, "the lease is gone: another relay has taken over");
                     report.takeovers += 1;
+                    self.meter.takeover();
                 }
                 End::Failed(error) => {
                     tracing::error!(destination = %self.destination, lane = self.lane.index, %error, "delivery stopped; trying again");

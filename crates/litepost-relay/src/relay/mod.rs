@@ -12,6 +12,7 @@
 mod bridge;
 mod lane;
 mod lease;
+pub mod meter;
 mod reader;
 mod report;
 mod slot;
@@ -37,6 +38,7 @@ use bridge::{Bridging, OldQueue};
 use lane::LaneTask;
 pub use lane::Pace;
 pub use litepost::lanes::Start;
+use meter::Meter;
 use reader::{Reader, explain};
 pub use report::{Drained, LaneReport, RunReport};
 use wake::Wakes;
@@ -308,6 +310,7 @@ impl Source {
             writer: opened.writer.handle(),
             stop: self.stop.clone(),
             until_idle: self.until_idle,
+            meter: Meter::new(&destination.name, lane),
         }
     }
 

@@ -18,7 +18,9 @@ use litepost::log::LogReader;
 use litepost_core::{Chunk, EventRef, Seq};
 use tokio::sync::{oneshot, watch};
 
+use super::meter;
 use super::wake::{SAFETY_POLL, Wakes};
+use crate::clock;
 
 /// A chunk starts this small and doubles while reads fill it, so that a quiet log is delivered in small steps and a
 /// backlog pays one sync for many events.
@@ -240,7 +242,7 @@ impl Worker {
             return Ok(None);
         }
         if self.durable_reads {
-            self.log.make_durable().map_err(|error| explain(&error))?;
+            self.sync()?;
         }
         let full = count >= self.chunk_events;
         self.chunk_events =
@@ -276,9 +278,17 @@ impl Worker {
             }
         }
         if self.durable_reads && !found.is_empty() {
-            self.log.make_durable().map_err(|error| explain(&error))?;
+            self.sync()?;
         }
         Ok(found)
+    }
+
+    /// Makes what was read durable.
+    fn sync(&mut self) -> Result<(), ReadError> {
+        let began = clock::instant();
+        self.log.make_durable().map_err(|error| explain(&error))?;
+        meter::synced(clock::instant().duration_since(began));
+        Ok(())
     }
 
     fn wake(&mut self) {

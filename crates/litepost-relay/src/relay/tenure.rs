@@ -4,16 +4,18 @@
 //! anyone else can have taken it; on a graceful stop, or when an operator asks for the lane, what is in flight is
 //! settled first.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use futures_util::{FutureExt as _, future};
 use litepost::lanes::{Lease, Settled};
-use litepost_core::pipeline::{Action, Finish, Health, SettlementId};
+use litepost_core::pipeline::{Action, DeliveryId, Finish, Health, SettlementId};
 use litepost_core::{Chunk, EventRef, Millis, Pipeline, Seq, Unavailable, UnavailableKind};
 
 use super::lane::{LaneTask, Pace};
+use super::meter::{Meter, Underway};
 use super::reader::{ReadError, ReaderHandle};
 use super::report::Drained;
 use super::slot::{self, Answer, Connection, Opened};
@@ -56,6 +58,7 @@ pub(super) struct Tenure<'a> {
     settling: Option<Settling>,
     opening: Option<BoxFuture<'static, (Opened, Result<Seq, ReadError>)>>,
     deliveries: FuturesUnordered<BoxFuture<'static, Answer>>,
+    underway: HashMap<DeliveryId, Underway>,
     renewing: Option<BoxFuture<'static, Result<bool, WriteError>>>,
     renew_at: Millis,
     renew_asked: Millis,
@@ -83,6 +86,7 @@ impl<'a> Tenure<'a> {
             settling: None,
             opening: None,
             deliveries: FuturesUnordered::new(),
+            underway: HashMap::new(),
             renewing: None,
             renew_at: taken.plus(lease.lease_ms / 3),
             renew_asked: taken,
@@ -142,6 +146,7 @@ impl<'a> Tenure<'a> {
                 self.fetching = Some(async move { reader.fetch(seqs).await }.boxed());
             }
             Action::Deliver(delivery) => {
+                self.underway.insert(delivery.id, Meter::leaves(&delivery, clock::instant()));
                 let connection = self.slots.get_mut(delivery.slot).and_then(Option::take);
                 let factory = Arc::clone(&self.task.factory);
                 let mut context = self.task.context(self.lease, delivery.slot, self.settled);
@@ -214,6 +219,9 @@ impl<'a> Tenure<'a> {
     }
 
     fn answered(&mut self, answer: Answer) {
+        if let Some(underway) = self.underway.remove(&answer.id) {
+            self.task.meter.answered(&underway, &answer.outcomes, clock::instant(), clock::wall());
+        }
         if let Some(slot) = self.slots.get_mut(answer.slot) {
             *slot = answer.connection;
         }

@@ -1,0 +1,92 @@
+//! The admin listener of `litepost run`.
+//!
+//! Called before delivery starts, so that an address that cannot be had is told at once. Invariant: a listener that ends
+//! later is logged and stops no delivery.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use litepost_relay::config::{Config, parse_duration};
+use litepost_relay::relay::RelayConfig;
+use litepost_web::{Listener, Recorder, Source, Token, WebError};
+use tokio::task::JoinHandle;
+
+use crate::failure::Failure;
+
+/// Where operators look.
+#[derive(Debug, Args)]
+pub(crate) struct Admin {
+    /// Serve the dashboard, the API, /metrics, /live and /ready here, 127.0.0.1:8765 for example
+    #[arg(long = "admin", value_name = "ADDRESS", env = "LITEPOST_ADMIN")]
+    address: Option<SocketAddr>,
+    /// A file that holds the token that every request must carry; LITEPOST_ADMIN_TOKEN unless given
+    #[arg(long = "admin-token-file", value_name = "FILE", requires = "address")]
+    token_file: Option<PathBuf>,
+    /// How long an event may wait before /ready says no: 30s, 5m, 2h
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = milliseconds)]
+    freshness: i64,
+}
+
+fn milliseconds(text: &str) -> Result<i64, String> {
+    parse_duration(text).filter(|ms| *ms > 0).ok_or_else(|| "a duration looks like 30s, 5m or 1h30m".to_owned())
+}
+
+/// A listener; it ends when this is dropped.
+pub(crate) struct Listening(Vec<JoinHandle<()>>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}
+
+/// Listens, when asked to.
+pub(crate) async fn start(asked: &Admin, config: &Config, relay: &RelayConfig) -> Result<Option<Listening>, Failure> {
+    let Some(address) = asked.address else { return Ok(None) };
+    let recorder = Recorder::install()
+        .map_err(|error| Failure::unexpected(format!("metrics cannot be recorded: {error}"), "report it"))?;
+    let sources = relay
+        .sources
+        .iter()
+        .map(|source| Source {
+            path: source.path.clone(),
+            destinations: source.destinations.iter().map(|destination| destination.name.clone()).collect(),
+        })
+        .collect();
+    let admin = litepost_web::Admin {
+        sources,
+        token: token(asked.token_file.as_deref())?,
+        freshness_ms: asked.freshness,
+        config: config.masked(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        recorder: recorder.clone(),
+    };
+    let listener = Listener::bind(address, admin).await?;
+    tracing::info!(address = %listener.address(), "the dashboard is at http://{}", listener.address());
+    let serving = tokio::spawn(async move {
+        if let Err(error) = listener.serve(std::future::pending()).await {
+            tracing::error!(%error, "the dashboard ended; delivery goes on");
+        }
+    });
+    Ok(Some(Listening(vec![serving, tokio::spawn(recorder.upkeep())])))
+}
+
+fn token(file: Option<&Path>) -> Result<Option<Token>, Failure> {
+    let text = match file {
+        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
+            Failure::user(format!("{}: {error}", path.display()), "name a file that holds the token")
+        })?),
+        None => std::env::var("LITEPOST_ADMIN_TOKEN").ok().filter(|text| !text.is_empty()),
+    };
+    text.map(|text| Token::new(&text).map_err(|why| Failure::user(why, "make one with `openssl rand -hex 32`")))
+        .transpose()
+}
+
+impl From<WebError> for Failure {
+    fn from(error: WebError) -> Self {
+        Self::user(error.to_string(), error.hint())
+    }
+}

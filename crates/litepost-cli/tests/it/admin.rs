@@ -1,0 +1,103 @@
+//! `litepost run --admin`: the listener beside a real delivery.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::Place;
+
+/// A relay that is stopped when the test ends.
+struct Relay(Child);
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts the relay and reads from its log where it listens. Then the log has no reader any more, which must not
+/// disturb the relay.
+fn relay(place: &Place) -> (Relay, String) {
+    let mut child = place
+        .command(&["run", "--admin", "127.0.0.1:0"])
+        .env("LOG_LEVEL", "info")
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let log = BufReader::new(child.stderr.take().unwrap());
+    let relay = Relay(child);
+    for line in log.lines() {
+        let line: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+        if let Some(address) = line["address"].as_str() {
+            return (relay, address.to_owned());
+        }
+    }
+    panic!("the relay ended without listening");
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut socket = TcpStream::connect(address).unwrap();
+    write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn the_listener_tells_what_the_relay_does_and_no_secret() {
+    let place = Place::new();
+    place.write(
+        "litepost.toml",
+        "[app.shop]\ndatabase = \"shop.db\"\n[app.shop.sink.out]\ntype = \"file\"\ntopics = [\"orders\"]\n\
+         [app.shop.sink.out.connection]\npath = \"hunter2.jsonl\"\n",
+    );
+    place.good(&["migrate", "--database", "shop.db"]);
+    let (_relay, address) = relay(&place);
+    for number in 0..3 {
+        place.good(&["enqueue", "--database", "shop.db", "--topic", "orders", "--payload", &number.to_string()]);
+    }
+    let until = Instant::now() + Duration::from_secs(20);
+    let metrics = loop {
+        let metrics = get(&address, "/metrics");
+        if metrics.contains("messaging_client_sent_messages_total{destination=\"shop.out\",lane=\"0\"} 3") {
+            break metrics;
+        }
+        assert!(Instant::now() < until, "{metrics}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    for line in [
+        "litepost_commit_to_ack_seconds_count{destination=\"shop.out\"} 3",
+        "litepost_lease_held{destination=\"shop.out\",lane=\"0\"} 1",
+        "litepost_fsync_seconds_count",
+        "messaging_client_operation_duration_seconds_bucket{destination=\"shop.out\"",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    assert!(get(&address, "/ready").starts_with("HTTP/1.1 200"));
+    for path in ["/", "/events", "/leases", "/config", "/api/config", "/api/status", "/metrics"] {
+        let answer = get(&address, path);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(!answer.contains("hunter2"), "{path} shows a value of a connection");
+    }
+}
+
+#[test]
+fn an_address_that_cannot_be_had_is_told_before_anything_is_delivered() {
+    let place = Place::new();
+    place.write(
+        "litepost.toml",
+        "[app.shop]\ndatabase = \"shop.db\"\n[app.shop.sink.out]\ntype = \"stdout\"\ntopics = [\"*\"]\n",
+    );
+    place.good(&["migrate", "--database", "shop.db"]);
+    let stderr = place.bad(1, &["run", "--admin", "0.0.0.0:0"]);
+    assert!(
+        stderr.contains("can be reached from other machines") && stderr.contains("LITEPOST_ADMIN_TOKEN"),
+        "{stderr}"
+    );
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let stderr = place.bad(1, &["run", "--admin", &taken.local_addr().unwrap().to_string()]);
+    assert!(stderr.contains("cannot listen on"), "{stderr}");
+}

@@ -1,0 +1,91 @@
+//! What can go wrong, to the one who starts the listener and to the one who asks it.
+//!
+//! Invariant: an answer names the trouble and never a value of the configuration.
+
+use std::net::SocketAddr;
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use litepost::StoreError;
+
+/// Why there is no listener.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WebError {
+    /// Everybody on the network could operate the relay.
+    #[error("{address} can be reached from other machines, and there is no token")]
+    Exposed {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The address cannot be had.
+    #[error("cannot listen on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Serving ended.
+    #[error("the listener on {address} ended: {source}")]
+    Serve {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl WebError {
+    /// What to do next.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Exposed { .. } => "listen on 127.0.0.1, or set LITEPOST_ADMIN_TOKEN",
+            Self::Bind { .. } => "choose another port, or stop what uses this one",
+            Self::Serve { .. } => "see the message",
+        }
+    }
+}
+
+/// Why a request was not answered as asked.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    status: StatusCode,
+    message: String,
+    hint: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { status, message: message.into(), hint: hint.into() }
+    }
+
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, message, "")
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.message
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        let status =
+            if error.is_transient() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::INTERNAL_SERVER_ERROR };
+        Self::new(status, error.to_string(), error.hint())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let body = serde_json::json!({ "error": self.message, "hint": self.hint });
+        (self.status, Json(body)).into_response()
+    }
+}

@@ -1,0 +1,164 @@
+//! The listener over real sockets, beside outbox files with a history.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop there")]
+
+mod contrib;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use litepost::{NewEvent, Outbox};
+use litepost_web::{Admin, Listener, Recorder, Source, Token};
+use reqwest::StatusCode;
+
+const TOKEN: &str = "0123456789abcdef0123";
+
+/// One recorder per process.
+fn recorder() -> Recorder {
+    static ONE: OnceLock<Recorder> = OnceLock::new();
+    ONE.get_or_init(|| {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Recorder::install().unwrap()
+    })
+    .clone()
+}
+
+/// An outbox with two events that wait and one dead letter.
+fn outbox(folder: &Path) -> PathBuf {
+    let path = folder.join("shop.db");
+    litepost::schema::migrate(&mut rusqlite::Connection::open(&path).unwrap()).unwrap();
+    let mut outbox = Outbox::open(&path).unwrap();
+    for number in 1..=2 {
+        let payload = format!(r#"{{"number":{number},"note":"<script>alert(1)</script>"}}"#);
+        outbox.enqueue(&NewEvent::new("orders", payload).key(format!("k{number}")).kind("OrderCreated")).unwrap();
+    }
+    let mut store = litepost::lanes::LaneStore::open(&path).unwrap();
+    store.register("shop.hook", 1, litepost::lanes::Start::Earliest).unwrap();
+    let raw = rusqlite::Connection::open(&path).unwrap();
+    raw.execute(
+        "INSERT INTO litepost_dead (destination, lane, reason, attempts, error, dead_at, seq, id, topic, type, payload, created_at)
+         VALUES ('shop.hook', 0, 'max_attempts', 8, 'said no', 1, 1, 'dead-1', 'orders', '', '{}', 1)",
+        [],
+    )
+    .unwrap();
+    path
+}
+
+fn admin(path: PathBuf, token: Option<Token>, freshness_ms: i64) -> Admin {
+    Admin {
+        sources: vec![Source { path, destinations: vec!["shop.hook".into()] }],
+        token,
+        freshness_ms,
+        config: "type = \"http\"".to_owned(),
+        version: "1.2.3".to_owned(),
+        recorder: recorder(),
+    }
+}
+
+async fn served(admin: Admin) -> String {
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), admin).await.unwrap();
+    let address = listener.address();
+    tokio::spawn(listener.serve(std::future::pending()));
+    format!("http://{address}")
+}
+
+async fn get(url: &str) -> (StatusCode, String) {
+    let answer = reqwest::get(url).await.unwrap();
+    (answer.status(), answer.text().await.unwrap())
+}
+
+#[tokio::test]
+async fn every_route_of_the_document_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = served(admin(outbox(folder.path()), None, 60_000)).await;
+    let document: serde_json::Value = serde_json::from_str(&get(&format!("{base}/api/openapi.json")).await.1).unwrap();
+    for path in document["paths"].as_object().unwrap().keys() {
+        let path = path.replace("{file}", "0").replace("{seq}", "1").replace("{dead_id}", "1");
+        let answer = reqwest::get(format!("{base}{path}")).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "{path}");
+    }
+    let (_, status) = get(&format!("{base}/api/status")).await;
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["files"][0]["destinations"][0]["pending"], 2);
+    let found: serde_json::Value =
+        serde_json::from_str(&get(&format!("{base}/api/events?key=k2&topic=ord*")).await.1).unwrap();
+    assert_eq!((found["events"].as_array().unwrap().len(), &found["events"][0]["seq"]), (1, &2.into()));
+    assert_eq!(get(&format!("{base}/api/events?colour=red")).await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(get(&format!("{base}/api/events?since=yesterday")).await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(get(&format!("{base}/api/events/0/99")).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(get(&format!("{base}/api/events/7/1")).await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn every_page_is_there_and_no_payload_is_markup() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = served(admin(outbox(folder.path()), None, 60_000)).await;
+    for page in ["/", "/events", "/events/0/1", "/dead", "/dead/0/1", "/leases", "/config"] {
+        let answer = reqwest::get(format!("{base}{page}")).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "{page}");
+        assert!(answer.headers()["content-security-policy"].to_str().unwrap().contains("default-src 'none'"));
+        let text = answer.text().await.unwrap();
+        assert!(text.contains("<main id=\"main\">") && !text.contains("<script>alert"), "{page}: {text}");
+        assert!(!text.contains("http://") && !text.contains("https://"), "{page} asks elsewhere: {text}");
+    }
+    assert!(get(&format!("{base}/events/0/1")).await.1.contains("&lt;script&gt;"));
+    assert!(get(&format!("{base}/")).await.1.contains("data-destination=\"shop.hook\""));
+}
+
+#[tokio::test]
+async fn ready_means_that_delivery_moves() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = outbox(folder.path());
+    let fresh = served(admin(path.clone(), None, 3_600_000)).await;
+    assert_eq!(get(&format!("{fresh}/ready")).await.0, StatusCode::OK);
+    let stale = served(admin(path, None, -1)).await;
+    let (status, text) = get(&format!("{stale}/ready")).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(text.contains("shop.hook: the oldest event has waited"), "{text}");
+    std::fs::write(folder.path().join("broken.db"), "no database at all, only text that is long enough".repeat(50))
+        .unwrap();
+    let broken = served(admin(folder.path().join("broken.db"), None, 60_000)).await;
+    assert_eq!(get(&format!("{broken}/ready")).await.0, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(get(&format!("{broken}/live")).await, (StatusCode::OK, "live\n".to_owned()));
+}
+
+#[tokio::test]
+async fn metrics_tell_what_the_file_knows() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = served(admin(outbox(folder.path()), None, 60_000)).await;
+    let (_, text) = get(&format!("{base}/metrics")).await;
+    for line in [
+        "litepost_pending_events{destination=\"shop.hook\"} 2",
+        "litepost_dead_letters{destination=\"shop.hook\",reason=\"max_attempts\"} 1",
+        "litepost_dead_letters{destination=\"shop.hook\",reason=\"expired\"} 0",
+        "litepost_destination_state{destination=\"shop.hook\",state=\"closed\"} 1",
+        "litepost_lease_held{destination=\"shop.hook\",lane=\"0\"} 0",
+        "# TYPE litepost_events_total counter",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_token_other_machines_cannot_reach_it_and_with_one_nobody_else_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = outbox(folder.path());
+    let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
+    let refused = Listener::bind(everywhere, admin(path.clone(), None, 1)).await.err().unwrap();
+    assert!(refused.to_string().contains("can be reached from other machines"), "{refused}");
+    let base = served(admin(path, Some(Token::new(TOKEN).unwrap()), 60_000)).await;
+    assert_eq!(get(&format!("{base}/live")).await.0, StatusCode::OK, "a probe needs no token");
+    for path in ["/", "/metrics", "/ready", "/api/status", "/api/stream", "/nothing"] {
+        let answer = reqwest::get(format!("{base}{path}")).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::UNAUTHORIZED, "{path}");
+        assert!(answer.headers().contains_key("www-authenticate"));
+        let client = reqwest::Client::new();
+        let answer = client.get(format!("{base}{path}")).bearer_auth(TOKEN).send().await.unwrap();
+        assert_ne!(answer.status(), StatusCode::UNAUTHORIZED, "{path}");
+        let foreign = client.get(format!("{base}{path}")).bearer_auth(TOKEN).header("origin", "http://evil.example");
+        assert_eq!(foreign.send().await.unwrap().status(), StatusCode::FORBIDDEN, "{path}");
+        let rebound = client.get(format!("{base}{path}")).bearer_auth(TOKEN).header("host", "evil.example");
+        assert_eq!(rebound.send().await.unwrap().status(), StatusCode::FORBIDDEN, "{path}");
+    }
+}
