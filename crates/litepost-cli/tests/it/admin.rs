@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::Place;
 
@@ -59,16 +59,16 @@ fn the_listener_tells_what_the_relay_does_and_no_secret() {
     for number in 0..3 {
         place.good(&["enqueue", "--database", "shop.db", "--topic", "orders", "--payload", &number.to_string()]);
     }
-    let until = Instant::now() + Duration::from_secs(20);
-    let metrics = loop {
-        let metrics = get(&address, "/metrics");
+    let mut metrics = String::new();
+    for _ in 0..400 {
+        metrics = get(&address, "/metrics");
         if metrics.contains("messaging_client_sent_messages_total{destination=\"shop.out\",lane=\"0\"} 3") {
-            break metrics;
+            break;
         }
-        assert!(Instant::now() < until, "{metrics}");
         std::thread::sleep(Duration::from_millis(50));
-    };
+    }
     for line in [
+        "messaging_client_sent_messages_total{destination=\"shop.out\",lane=\"0\"} 3",
         "litepost_commit_to_ack_seconds_count{destination=\"shop.out\"} 3",
         "litepost_lease_held{destination=\"shop.out\",lane=\"0\"} 1",
         "litepost_fsync_seconds_count",

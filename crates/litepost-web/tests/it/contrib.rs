@@ -7,7 +7,7 @@ use std::path::Path;
 fn names(text: &str) -> BTreeSet<String> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .filter(|word| word.starts_with("litepost_") || word.starts_with("messaging_client_"))
-        .filter(|word| !["litepost_", "litepost_core", "litepost_relay"].contains(word))
+        .filter(|word| !["litepost_", "litepost_core", "litepost_relay", "litepost_outbox"].contains(word))
         .map(|word| word.trim_end_matches("_bucket").trim_end_matches("_count").to_owned())
         .collect()
 }
