@@ -61,6 +61,16 @@ pub(crate) enum Command {
     Import(commands::import::Import),
     /// Check the files' schema before a deployment
     Preflight(commands::preflight::Preflight),
+    /// Check that nothing is lost, doubled or changed
+    Verify(commands::verify::Verify),
+    /// Show where an event is
+    Where(commands::locate::Locate),
+    /// Delete delivered events now
+    Prune(commands::prune::Prune),
+    /// Go on with a restored or copied file, delivered from its cursors on
+    Adopt(commands::incarnation::Adopt),
+    /// Go on with a restored or copied file, taking what it holds for delivered
+    FastForward(commands::incarnation::FastForward),
     /// Check the configuration, offline
     Check(commands::check::Check),
     /// Write a configuration to start from

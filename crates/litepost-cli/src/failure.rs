@@ -86,6 +86,8 @@ impl From<StoreError> for Failure {
             | StoreError::LaneHeld { .. }
             | StoreError::Refused { .. }
             | StoreError::BadSetting { .. }
+            | StoreError::CopiedFile { .. }
+            | StoreError::NotThere { .. }
             | StoreError::ReadOnly { .. } => Self::User { message, hint },
             _ => Self::Unexpected { message, hint },
         }

@@ -109,6 +109,16 @@ pub(crate) fn age(ms: i64) -> String {
     }
 }
 
+/// A number of bytes for people: `512 B`, `12 KiB`, `3 MiB`, `2 GiB`.
+pub(crate) fn size(bytes: i64) -> String {
+    match bytes {
+        ..10_240 => format!("{} B", bytes.max(0)),
+        10_240..10_485_760 => format!("{} KiB", bytes >> 10),
+        10_485_760..10_737_418_240 => format!("{} MiB", bytes >> 20),
+        _ => format!("{} GiB", bytes >> 30),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +127,14 @@ mod tests {
     fn ages_have_one_unit() {
         let shown = [-5, 0, 999, 1_000, 119_999, 120_000, 7_200_000, 172_800_000].map(age);
         assert_eq!(shown, ["0 ms", "0 ms", "999 ms", "1 s", "119 s", "2 min", "2 h", "2 d"]);
+    }
+
+    #[test]
+    fn sizes_have_one_unit() {
+        assert_eq!(
+            [-1, 4_096, 10_240, 10_485_760, 1 << 40].map(size),
+            ["0 B", "4096 B", "10 KiB", "10 MiB", "1024 GiB"]
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod clock;
 pub mod config;
 pub mod dialect;
 pub mod relay;
+pub mod remote;
 mod rng;
 pub mod sink;
 pub mod sinks;

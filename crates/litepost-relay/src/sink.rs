@@ -57,6 +57,38 @@ pub trait SinkFactory: Send + Sync {
     fn needs_watermark(&self) -> bool {
         false
     }
+
+    /// What the destination's ledger remembers of an outbox file, without changing anything: one row per lane, none
+    /// when it remembers nothing. `Ok(None)`: it keeps no ledger.
+    fn ledger<'a>(&'a self, _who: &'a LedgerOf) -> BoxFuture<'a, Result<Option<Vec<LedgerRow>>, Unavailable>> {
+        Box::pin(async { Ok(None) })
+    }
+}
+
+/// Whose rows of a ledger are asked for.
+#[derive(Clone, Debug)]
+pub struct LedgerOf {
+    /// Random id of the outbox file.
+    pub origin: String,
+    /// Incarnation of the outbox file.
+    pub epoch: i64,
+    /// The destination's full name, `app.name`.
+    pub destination: String,
+}
+
+/// What a ledger remembers of one lane.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LedgerRow {
+    /// The lane.
+    pub lane: u32,
+    /// Everything of the lane that left in order was applied up to here.
+    pub seq: i64,
+    /// The newest fencing token that was shown.
+    pub token: i64,
+    /// What the event at `seq` is recognised by; empty when nothing was applied yet.
+    pub hash: String,
+    /// Applied out of order and not forgotten yet: position and hash.
+    pub events: Vec<(i64, String)>,
 }
 
 /// Who is delivering, and where the events come from: what a ledger row or a fencing check is made of.

@@ -46,10 +46,12 @@ CREATE TABLE litepost_meta (
   value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Who this file is. `origin` is made once; `epoch` grows when a restored or copied file is adopted.
+-- Who this file is. `origin` is made once; `epoch` grows when a restored or copied file is adopted; `incarnation` is
+-- made anew then. The first relay adds `file_mark`: which file on the disk this is, so that a copy is recognised.
 INSERT INTO litepost_meta (name, value) VALUES
   ('origin', lower(hex(randomblob(16)))),
   ('epoch', '1'),
+  ('incarnation', lower(hex(randomblob(8)))),
   ('dedup_window_ms', '86400000');
 
 -- One row per destination and lane: how far delivery is, and who may move it.
@@ -139,6 +141,22 @@ CREATE TABLE litepost_dead (
   expires_at    INTEGER
 ) STRICT;
 CREATE INDEX litepost_dead_by_destination ON litepost_dead (destination, seq);
+
+-- Receipts: what was delivered when, in ranges of positions, and what the log held there. A range grows in place until
+-- it is full, so a receipt costs the same whatever its size.
+CREATE TABLE litepost_receipt (
+  destination     TEXT NOT NULL,
+  lane            INTEGER NOT NULL,
+  first_seq       INTEGER NOT NULL,
+  last_seq        INTEGER NOT NULL,
+  events          INTEGER NOT NULL,            -- rows of the log in the range
+  delivered       INTEGER NOT NULL,            -- confirmed while the range grew
+  delivered_total INTEGER NOT NULL,            -- confirmed since the beginning
+  digest          TEXT NOT NULL,               -- sum of the rows' hashes, 128 bits in hex
+  first_at        INTEGER NOT NULL,
+  last_at         INTEGER NOT NULL,            -- everything in the range was settled or blocked by then
+  PRIMARY KEY (destination, lane, first_seq)
+) STRICT, WITHOUT ROWID;
 
 -- Who did what to delivery, and why.
 CREATE TABLE litepost_audit (

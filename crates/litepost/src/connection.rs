@@ -126,6 +126,12 @@ pub fn enable_wal(connection: &Connection) -> Result<String, StoreError> {
     }
 }
 
+/// Prepares a file that was just made and belongs to litepost alone, before anything stands in it: what pruning frees
+/// can then be given back in small steps.
+pub fn found_file(connection: &Connection) -> Result<(), StoreError> {
+    connection.pragma_update(Some("main"), "auto_vacuum", "INCREMENTAL").doing("making the file")
+}
+
 /// Sets how long the connection waits for a lock.
 pub(crate) fn set_patience(connection: &mut Connection, busy_timeout_ms: u32) -> rusqlite::Result<()> {
     let exponent = busy_timeout_ms.max(1).next_power_of_two().trailing_zeros() as usize;

@@ -149,6 +149,26 @@ pub enum StoreError {
         /// In the settlement.
         asked: Seq,
     },
+    /// The file is a copy of the one that was delivered from.
+    #[error(
+        "{} is a copy of the outbox that was delivered from: a restored backup, a clone, or a file moved to another disk; \
+         nothing is delivered from it, so that nothing is delivered twice",
+        path.display()
+    )]
+    CopiedFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A position that cannot be moved to.
+    #[error("the cursor cannot be moved to {asked}: it must be between {first} and {last}")]
+    NotThere {
+        /// What was asked for.
+        asked: Seq,
+        /// The lowest position that is possible.
+        first: Seq,
+        /// The highest one, where the log ends.
+        last: Seq,
+    },
     /// A setting that makes no sense.
     #[error("{setting} must be {rule}")]
     BadSetting {
@@ -233,9 +253,15 @@ impl StoreError {
             }
             Self::Refused { way_out, .. } => way_out,
             Self::EventMissing { .. } => {
-                "events were deleted around the guards; `litepost::verify` in a program lists what is missing"
+                "events were deleted around the guards; `litepost verify` lists what is missing"
             }
             Self::CursorBack { .. } => "this is a defect of litepost; nothing was written; please report it",
+            Self::CopiedFile { .. } => {
+                "bring the right file back; or go on with this one, with the other's relay stopped: `litepost adopt` makes it \
+                 a new incarnation that is delivered from its cursors on, `litepost fast-forward` takes what it holds for \
+                 delivered"
+            }
+            Self::NotThere { .. } => "name a position in that range, or none for the end of the log",
             Self::BadSetting { .. } => "correct the setting",
             Self::Busy { .. } => "another program holds a transaction open for long; end it, or raise busy_timeout",
             Self::DiskFull { .. } => "free disk space; nothing is lost, and litepost goes on by itself",

@@ -19,13 +19,19 @@ pub mod connection;
 #[cfg(feature = "rusqlite")]
 pub mod dead;
 #[cfg(feature = "rusqlite")]
+mod digest;
+#[cfg(feature = "rusqlite")]
 mod durable;
 #[cfg(feature = "rusqlite")]
 mod enqueue;
 #[cfg(feature = "rusqlite")]
 mod group;
 #[cfg(feature = "rusqlite")]
+pub mod incarnation;
+#[cfg(feature = "rusqlite")]
 pub mod lanes;
+#[cfg(feature = "rusqlite")]
+pub mod locate;
 #[cfg(feature = "rusqlite")]
 pub mod log;
 #[cfg(feature = "rusqlite")]
@@ -53,4 +59,6 @@ pub use outbox::{Durability, Outbox};
 #[cfg(feature = "rusqlite")]
 mod verify;
 #[cfg(feature = "rusqlite")]
-pub use verify::{Problem, Verified, verify};
+pub mod views;
+#[cfg(feature = "rusqlite")]
+pub use verify::{LedgerProblem, Problem, Verified, verify, verify_file};

@@ -56,6 +56,23 @@ impl LogReader {
         Ok(Self { connection, durable: Durable::default(), decoder: Decoder::default() })
     }
 
+    /// Opens the log for looking only: SQLite itself refuses every write.
+    pub fn look(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let connection = connection::open(path, Access::ReadOnly)?;
+        schema::require_current(&connection)?;
+        Ok(Self { connection, durable: Durable::default(), decoder: Decoder::default() })
+    }
+
+    /// The fencing tokens of a destination's lanes: lane and token.
+    pub fn tokens(&self, destination: &str) -> Result<Vec<(u32, i64)>, StoreError> {
+        let mut statement = self
+            .connection
+            .prepare_cached("SELECT lane, token FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane")
+            .doing(DOING)?;
+        let rows = statement.query_map([destination], |row| Ok((row.get(0)?, row.get(1)?))).doing(DOING)?;
+        rows.collect::<Result<_, _>>().doing(DOING)
+    }
+
     /// The events behind `after`: at most `max_events` of them, and no further one once they weigh `max_bytes`. A single
     /// event is returned whatever it weighs. Empty when there is none.
     pub fn read_after(&mut self, after: Seq, max_events: usize, max_bytes: usize) -> Result<Arc<Chunk>, StoreError> {
@@ -91,6 +108,18 @@ impl LogReader {
         snapshot.commit().doing(DOING)?;
         let chunk = batch.finish();
         Ok((0..chunk.events().len()).filter_map(|at| EventRef::new(&chunk, at)).collect())
+    }
+
+    /// One event through any connection; `None` when it is not there.
+    pub(crate) fn peek(connection: &Connection, seq: Seq) -> Result<Option<EventRef>, StoreError> {
+        let mut decoder = Decoder::default();
+        let mut batch = decoder.batch();
+        let mut statement = connection.prepare_cached(READ_ONE).doing(DOING)?;
+        let mut rows = statement.query([seq.0]).doing(DOING)?;
+        while let Some(row) = rows.next().doing(DOING)? {
+            batch.push(row).doing(DOING)?;
+        }
+        Ok(EventRef::new(&batch.finish(), 0))
     }
 
     /// The newest position; [`Seq::ZERO`] when the log is empty.
@@ -150,6 +179,17 @@ pub(crate) fn newest(connection: &Connection) -> Result<Seq, StoreError> {
     connection
         .query_row("SELECT coalesce(max(seq), 0) FROM main.litepost_outbox", [], |row| row.get(0).map(Seq))
         .doing("reading the newest position")
+}
+
+/// The newest and the oldest position that are in the log.
+pub(crate) fn bounds(connection: &Connection) -> Result<(Option<i64>, Option<i64>), StoreError> {
+    connection
+        .query_row(
+            "SELECT (SELECT max(seq) FROM main.litepost_outbox), (SELECT min(seq) FROM main.litepost_outbox)",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .doing(DOING)
 }
 
 /// One setting of the file.

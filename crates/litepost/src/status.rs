@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::connection::{self, Access};
 use crate::error::{Doing as _, StoreError};
-use crate::log::meta;
+use crate::log::{bounds, meta};
 use crate::operate::{Pause, pauses};
 use crate::schema;
 
@@ -27,12 +27,27 @@ pub struct FileStatus {
     pub head: Seq,
     /// The oldest position that is not pruned.
     pub tail: Option<Seq>,
+    /// How much room the file takes.
+    pub growth: Growth,
     /// The limit of waiting events, when one is set.
     pub max_pending: Option<i64>,
     /// What an operator has paused.
     pub pauses: Vec<Pause>,
     /// The destinations, by name.
     pub destinations: Vec<DestinationStatus>,
+}
+
+/// How much room an outbox file takes: what to watch so that a disk does not fill unnoticed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Growth {
+    /// Events in the log, delivered ones that are not pruned yet included.
+    pub log_rows: i64,
+    /// The database file, bytes: the application's tables and the log together.
+    pub file_bytes: i64,
+    /// Of them, in free pages that SQLite uses again before the file grows.
+    pub free_bytes: i64,
+    /// The -wal beside it, bytes.
+    pub wal_bytes: i64,
 }
 
 /// The state of one destination, its lanes together.
@@ -98,13 +113,7 @@ pub fn read(path: impl AsRef<Path>, now_wall: Millis) -> Result<FileStatus, Stor
 pub fn read_from(connection: &Connection, now_wall: Millis) -> Result<FileStatus, StoreError> {
     let snapshot = connection.unchecked_transaction().doing(DOING)?;
     schema::require_current(&snapshot)?;
-    let (head, tail): (Option<i64>, Option<i64>) = snapshot
-        .query_row(
-            "SELECT (SELECT max(seq) FROM main.litepost_outbox), (SELECT min(seq) FROM main.litepost_outbox)",
-            [],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )
-        .doing(DOING)?;
+    let (head, tail) = bounds(&snapshot)?;
     let head = Seq(head.unwrap_or(0));
     let lanes = lanes(&snapshot)?;
     let mut destinations = Vec::new();
@@ -117,12 +126,27 @@ pub fn read_from(connection: &Connection, now_wall: Millis) -> Result<FileStatus
         epoch: epoch.parse().map_err(|_| StoreError::BadState { table: "litepost_meta", column: "value" })?,
         head,
         tail: tail.map(Seq),
+        growth: growth(&snapshot, head, tail)?,
         max_pending: schema::max_pending(&snapshot)?,
         pauses: pauses(&snapshot)?,
         destinations,
     };
     snapshot.commit().doing(DOING)?;
     Ok(status)
+}
+
+fn growth(connection: &Connection, head: Seq, tail: Option<i64>) -> Result<Growth, StoreError> {
+    let pragma = |name| connection.pragma_query_value(Some("main"), name, |row| row.get::<_, i64>(0)).doing(DOING);
+    let page = pragma("page_size")?;
+    // A look at the metadata opens nothing.
+    let wal = connection.path().and_then(|path| std::fs::metadata(format!("{path}-wal")).ok());
+    Ok(Growth {
+        // The log has no holes, and counting would read all of it.
+        log_rows: tail.map_or(0, |tail| head.0 - tail + 1),
+        file_bytes: pragma("page_count")?.saturating_mul(page),
+        free_bytes: pragma("freelist_count")?.saturating_mul(page),
+        wal_bytes: wal.map_or(0, |wal| i64::try_from(wal.len()).unwrap_or(i64::MAX)),
+    })
 }
 
 /// One row of `litepost_cursor`.

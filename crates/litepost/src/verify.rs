@@ -3,16 +3,26 @@
 //! Called by the operator's commands. Everything is read in one snapshot, so a healthy file never fails, however busy
 //! it is; nothing is written. Checked are SQLite's own integrity, the contiguity of the log (a gap is proof of loss),
 //! and conservation: for every lane, what its cursor has passed is delivered, dead, expired, skipped, not for it, or
-//! waiting in a blocked line. No more and no less.
+//! waiting in a blocked line. No more and no less. Receipts are compared with the log, and the guards with those of a
+//! new file.
 
-use std::fmt;
+mod books;
+mod guards;
+mod problem;
+mod receipts;
 
-use litepost_core::{Seq, SeqRanges};
+use std::path::Path;
+
+use litepost_core::Seq;
 use rusqlite::{Connection, Transaction};
 use serde::Serialize;
 
+use crate::connection::{self, Access};
 use crate::error::{Doing as _, StoreError};
-use crate::schema;
+use crate::incarnation::{self, Marked};
+use crate::schema::{self, SchemaState};
+
+pub use problem::{LedgerProblem, Problem};
 
 const DOING: &str = "verifying the file";
 
@@ -30,107 +40,63 @@ pub struct Verified {
     pub events: i64,
     /// Lanes whose books were checked.
     pub lanes: usize,
+    /// Receipts whose events are still in the log and were compared with it.
+    pub receipts: usize,
+    /// Whether the file is a copy of the one that was delivered from, a backup for example: a relay delivers nothing from
+    /// it. Told by [`verify_file`]; nothing is wrong with a copy.
+    pub copy: bool,
     /// What is wrong; empty when all is well.
     pub problems: Vec<Problem>,
 }
 
-/// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Problem {
-    /// SQLite's integrity check reports damage.
-    Damaged {
-        /// SQLite's words.
-        report: String,
-    },
-    /// Events are missing from the middle of the log.
-    Hole {
-        /// The first missing position.
-        first: Seq,
-        /// The last missing position.
-        last: Seq,
-    },
-    /// Events were removed before this lane had settled them.
-    PrunedTooFar {
-        /// The destination.
-        destination: String,
-        /// The lane.
-        lane: u32,
-        /// What the lane still needs.
-        needed: Seq,
-        /// The oldest event there is.
-        oldest: Seq,
-    },
-    /// The cursor stands beyond the end of the log: the file was restored, or its newest events are gone.
-    BehindCursor {
-        /// The destination.
-        destination: String,
-        /// The lane.
-        lane: u32,
-        /// Where the cursor stands.
-        acked: Seq,
-        /// Where the log ends.
-        newest: Seq,
-    },
-    /// The cursor has passed another number of events than the counters account for.
-    NotConserved {
-        /// The destination.
-        destination: String,
-        /// The lane.
-        lane: u32,
-        /// Events the cursor has passed.
-        passed: i64,
-        /// Events accounted for: delivered, dead, expired, skipped, unrouted and waiting.
-        accounted: i64,
-    },
-    /// There are fewer or more dead letters than the counters say.
-    DeadLettersDiffer {
-        /// The destination.
-        destination: String,
-        /// By the counters.
-        counted: i64,
-        /// In `litepost_dead`.
-        found: i64,
-    },
-    /// A value that litepost did not write.
-    Unreadable {
-        /// Where.
-        place: String,
-    },
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Damaged { report } => write!(f, "SQLite reports damage: {report}"),
-            Self::Hole { first, last } if first == last => write!(f, "event {first} is missing from the log"),
-            Self::Hole { first, last } => write!(f, "events {first} to {last} are missing from the log"),
-            Self::PrunedTooFar { destination, lane, needed, oldest } => write!(
-                f,
-                "{destination} lane {lane} still needs event {needed}, but the oldest one in the log is {oldest}"
-            ),
-            Self::BehindCursor { destination, lane, acked, newest } => write!(
-                f,
-                "{destination} lane {lane} has settled event {acked}, but the log ends at {newest}: was the file restored?"
-            ),
-            Self::NotConserved { destination, lane, passed, accounted } => write!(
-                f,
-                "{destination} lane {lane}: the cursor has passed {passed} events, {accounted} are accounted for"
-            ),
-            Self::DeadLettersDiffer { destination, counted, found } => {
-                write!(f, "{destination}: {counted} dead letters were counted, {found} are there")
-            }
-            Self::Unreadable { place } => write!(f, "{place} holds a value that litepost did not write"),
+/// Checks the file at `path`, which may be in use; it is opened read-only and not changed.
+///
+/// A file that SQLite calls damaged is a finding, not an error.
+pub fn verify_file(path: impl AsRef<Path>) -> Result<Verified, StoreError> {
+    let damaged = |error| match error {
+        StoreError::Corrupt { .. } => Ok(Verified::damaged(vec![Problem::Damaged { report: error.to_string() }])),
+        other => Err(other),
+    };
+    let path = path.as_ref();
+    match connection::open(path, Access::ReadOnly) {
+        Ok(connection) => {
+            let copy = incarnation::marked(&connection, path).is_ok_and(|marked| marked == Marked::Copy);
+            Ok(Verified { copy, ..verify(&connection).or_else(damaged)? })
         }
+        Err(error) => damaged(error),
     }
 }
 
 /// Checks the file behind `connection`, which may be read-only.
 pub fn verify(connection: &Connection) -> Result<Verified, StoreError> {
-    schema::require_current(connection)?;
     let snapshot = connection.unchecked_transaction().doing(DOING)?;
+    let mut missing = Vec::new();
+    match schema::version(&snapshot)? {
+        // What is missing is found below, by name.
+        SchemaState::Damaged { missing: object } => missing.push(Problem::SchemaMissing { object }),
+        _ => schema::require_current(&snapshot)?,
+    }
     let mut problems = integrity(&snapshot)?;
+    let sound = problems.is_empty();
+    let checked = checks(&snapshot, &mut problems);
+    for problem in missing {
+        if !problems.contains(&problem) {
+            problems.push(problem);
+        }
+    }
+    match checked {
+        Ok(found) => Ok(Verified { problems, ..found }),
+        // Where SQLite finds damage, or a table is gone, the other checks may not come to their end.
+        Err(_) if !problems.is_empty() => Ok(Verified::damaged(problems)),
+        Err(error @ StoreError::Corrupt { .. }) if sound => {
+            Ok(Verified::damaged(vec![Problem::Damaged { report: error.to_string() }]))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn checks(snapshot: &Transaction<'_>, problems: &mut Vec<Problem>) -> Result<Verified, StoreError> {
+    guards::check(snapshot, problems)?;
     let (oldest, newest, events): (Option<i64>, Option<i64>, i64) = snapshot
         .query_row("SELECT min(seq), max(seq), count(*) FROM main.litepost_outbox", [], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
@@ -139,11 +105,34 @@ pub fn verify(connection: &Connection) -> Result<Verified, StoreError> {
     if let (Some(oldest), Some(newest)) = (oldest, newest)
         && newest - oldest + 1 != events
     {
-        problems.extend(holes(&snapshot)?);
+        problems.extend(holes(snapshot)?);
     }
-    let lanes = lanes(&snapshot, oldest, newest, &mut problems)?;
-    dead_letters(&snapshot, &mut problems)?;
-    Ok(Verified { oldest: oldest.map(Seq), newest: newest.map(Seq), events, lanes, problems })
+    let lanes = books::lanes(snapshot, oldest, newest, problems)?;
+    books::dead_letters(snapshot, problems)?;
+    books::strays(snapshot, problems)?;
+    books::lines(snapshot, problems)?;
+    let receipts = receipts::check(snapshot, oldest.unwrap_or(1), newest.unwrap_or(0), problems)?;
+    Ok(Verified {
+        oldest: oldest.map(Seq),
+        newest: newest.map(Seq),
+        events,
+        lanes,
+        receipts,
+        copy: false,
+        problems: Vec::new(),
+    })
+}
+
+impl Verified {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn damaged(problems: Vec<Problem>) -> Self {
+        Self { oldest: None, newest: None, events: 0, lanes: 0, receipts: 0, copy: false, problems }
+    }
 }
 
 fn integrity(snapshot: &Transaction<'_>) -> Result<Vec<Problem>, StoreError> {
@@ -174,101 +163,10 @@ fn holes(snapshot: &Transaction<'_>) -> Result<Vec<Problem>, StoreError> {
     rows.collect::<Result<_, _>>().doing(DOING)
 }
 
-/// The books of every lane. `waiting` is what stands in the lane's blocked lines, `first` the oldest of it.
-fn lanes(
-    snapshot: &Transaction<'_>,
-    oldest: Option<i64>,
-    newest: Option<i64>,
-    problems: &mut Vec<Problem>,
-) -> Result<usize, StoreError> {
-    let mut statement = snapshot
-        .prepare(
-            "SELECT destination, lane, start_after - adjusted, acked, acked_above, \
-               delivered + dead + expired + skipped + unrouted, \
-               (SELECT coalesce(sum(waiting), 0) FROM main.litepost_blocked b \
-                  WHERE b.destination = c.destination AND b.lane = c.lane), \
-               (SELECT min(first_seq) FROM main.litepost_blocked b \
-                  WHERE b.destination = c.destination AND b.lane = c.lane AND b.waiting > 0) \
-             FROM main.litepost_cursor c ORDER BY destination, lane",
-        )
-        .doing(DOING)?;
-    let mut rows = statement.query([]).doing(DOING)?;
-    let mut lanes = 0;
-    while let Some(row) = rows.next().doing(DOING)? {
-        lanes += 1;
-        let read = |row: &rusqlite::Row<'_>| -> rusqlite::Result<_> {
-            let above: String = row.get(4)?;
-            Ok((
-                (row.get::<_, String>(0)?, row.get::<_, u32>(1)?),
-                (row.get(2)?, row.get(3)?),
-                above,
-                (row.get(5)?, row.get(6)?, row.get(7)?),
-            ))
-        };
-        let ((destination, lane), (start, acked), above, (settled, waiting, first)): (
-            _,
-            (i64, i64),
-            _,
-            (i64, i64, Option<i64>),
-        ) = read(row).doing(DOING)?;
-        let newest = newest.unwrap_or(0);
-        let Some(above) = SeqRanges::parse(&above) else {
-            problems.push(Problem::Unreadable {
-                place: format!("litepost_cursor.acked_above of {destination} lane {lane}"),
-            });
-            continue;
-        };
-        let last = above.as_slice().last().map_or(acked, |range| range.1.0.max(acked));
-        if last > newest {
-            problems.push(Problem::BehindCursor {
-                destination: destination.clone(),
-                lane,
-                acked: Seq(last),
-                newest: Seq(newest),
-            });
-        }
-        let needed = first.unwrap_or(i64::MAX).min(acked.saturating_add(1));
-        if let Some(oldest) = oldest.filter(|&oldest| oldest > needed) {
-            problems.push(Problem::PrunedTooFar {
-                destination: destination.clone(),
-                lane,
-                needed: Seq(needed),
-                oldest: Seq(oldest),
-            });
-        }
-        let passed = acked.saturating_sub(start).saturating_add(above.count());
-        let accounted = settled.saturating_add(waiting);
-        if passed != accounted {
-            problems.push(Problem::NotConserved { destination, lane, passed, accounted });
-        }
-    }
-    Ok(lanes)
-}
-
-fn dead_letters(snapshot: &Transaction<'_>, problems: &mut Vec<Problem>) -> Result<(), StoreError> {
-    let mut statement = snapshot
-        .prepare(
-            "SELECT destination, sum(counted), sum(found) FROM ( \
-               SELECT destination, dead + expired + skipped - purged AS counted, 0 AS found FROM main.litepost_cursor \
-               UNION ALL SELECT destination, 0, 1 FROM main.litepost_dead) \
-             GROUP BY destination HAVING sum(counted) <> sum(found) ORDER BY destination",
-        )
-        .doing(DOING)?;
-    let rows = statement
-        .query_map([], |row| {
-            Ok(Problem::DeadLettersDiffer { destination: row.get(0)?, counted: row.get(1)?, found: row.get(2)? })
-        })
-        .doing(DOING)?;
-    for row in rows {
-        problems.push(row.doing(DOING)?);
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use litepost_core::pipeline::{Counters, DeadLetter, Settlement};
-    use litepost_core::{DeadReason, Millis};
+    use litepost_core::{DeadReason, Millis, SeqRanges};
 
     use super::*;
     use crate::connection::{self, Access, Options};
@@ -329,7 +227,15 @@ mod tests {
         let found = verify(&connection).unwrap();
         assert_eq!(
             found,
-            Verified { oldest: Some(Seq(1)), newest: Some(Seq(10)), events: 10, lanes: 1, problems: vec![] }
+            Verified {
+                oldest: Some(Seq(1)),
+                newest: Some(Seq(10)),
+                events: 10,
+                lanes: 1,
+                receipts: 0,
+                copy: false,
+                problems: vec![]
+            }
         );
     }
 

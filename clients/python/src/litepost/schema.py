@@ -51,6 +51,7 @@ _OBJECTS = (
     "litepost_outbox_update",
     "litepost_outbox_version",
     "litepost_pause",
+    "litepost_receipt",
     "litepost_schema",
     "litepost_skip",
     "litepost_wanted",

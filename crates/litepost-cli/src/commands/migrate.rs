@@ -17,7 +17,8 @@ const EXAMPLES: &str = "\
 Examples:
   litepost migrate --database shop.db           a file that does not exist is made
   litepost migrate --config litepost.toml       every outbox that the configuration names
-  litepost migrate --database shop.db --max-pending 1000000";
+  litepost migrate --database shop.db --max-pending 1000000
+  litepost migrate --database shop.db --views   also a view OutboxEvents in the words of the status-column pattern";
 
 /// Make a database ready to hold events.
 #[derive(Debug, Args)]
@@ -34,6 +35,9 @@ pub(crate) struct Migrate {
     /// Most undelivered events; beyond it an INSERT fails in the producer's own transaction. "never" lifts the limit
     #[arg(long, value_name = "N|never", value_parser = limit)]
     max_pending: Option<Limit>,
+    /// Also make the view OutboxEvents (pending, published, failed), for monitoring queries
+    #[arg(long)]
+    views: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -70,7 +74,7 @@ pub(crate) fn run(command: &Migrate) -> Result<(), Failure> {
             outboxes.iter().find(|outbox| outbox.path == path).and_then(|outbox| outbox.policy.max_pending);
         // A configuration without the key leaves the limit of the file as it is.
         let limit = command.max_pending.or(configured.map(|limit| Limit(Some(limit))));
-        all.push(migrate(&path, !command.no_create, limit).map_err(|failure| failure.about(&path))?);
+        all.push(migrate(&path, !command.no_create, limit, command.views).map_err(|failure| failure.about(&path))?);
     }
     if command.json {
         return output::json(&serde_json::json!({ "databases": all }));
@@ -89,7 +93,7 @@ pub(crate) fn run(command: &Migrate) -> Result<(), Failure> {
     out.flush()
 }
 
-fn migrate(path: &Path, create: bool, limit: Option<Limit>) -> Result<Done, Failure> {
+fn migrate(path: &Path, create: bool, limit: Option<Limit>, views: bool) -> Result<Done, Failure> {
     let created = create && !path.exists();
     if created && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(|error| {
@@ -101,7 +105,8 @@ fn migrate(path: &Path, create: bool, limit: Option<Limit>) -> Result<Done, Fail
     }
     let mut connection = connection::Options::new(Access::ReadWrite).create(create).open(path)?;
     let journal_mode = if created {
-        // Nobody has chosen for this file yet, and WAL is what lets a relay read beside its writers.
+        // Nobody has chosen for this file yet. WAL is what lets a relay read beside its writers.
+        connection::found_file(&connection)?;
         connection::enable_wal(&connection)?
     } else {
         connection::journal_mode(&connection)?
@@ -109,6 +114,9 @@ fn migrate(path: &Path, create: bool, limit: Option<Limit>) -> Result<Done, Fail
     let migrated = litepost::schema::migrate(&mut connection)?;
     if let Some(Limit(limit)) = limit {
         litepost::schema::set_max_pending(&mut connection, limit)?;
+    }
+    if views {
+        litepost::views::create(&mut connection)?;
     }
     Ok(Done {
         database: path.display().to_string(),

@@ -10,11 +10,14 @@ pub(crate) mod drain;
 pub(crate) mod enqueue;
 pub(crate) mod import;
 pub(crate) mod inbox;
+pub(crate) mod incarnation;
 pub(crate) mod init;
+pub(crate) mod locate;
 pub(crate) mod man;
 pub(crate) mod migrate;
 pub(crate) mod pause;
 pub(crate) mod preflight;
+pub(crate) mod prune;
 pub(crate) mod rewind;
 pub(crate) mod run;
 mod run_admin;
@@ -23,6 +26,7 @@ pub(crate) mod sinks;
 pub(crate) mod skip;
 pub(crate) mod status;
 pub(crate) mod tail;
+pub(crate) mod verify;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
@@ -45,6 +49,11 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Audit(command) => audit::run(&command),
         Command::Import(command) => import::run(&command),
         Command::Preflight(command) => preflight::run(&command),
+        Command::Verify(command) => verify::run(&command),
+        Command::Prune(command) => prune::run(&command),
+        Command::Where(command) => locate::run(&command),
+        Command::Adopt(command) => incarnation::adopt(&command),
+        Command::FastForward(command) => incarnation::fast_forward(&command),
         Command::Check(command) => check::run(&command),
         Command::Init(command) => init::run(&command),
         Command::Demo(command) => demo::run(&command),

@@ -68,6 +68,8 @@ struct OutboxRow {
     database: String,
     pending: i64,
     head: i64,
+    #[serde(flatten)]
+    growth: status::Growth,
     lanes: Vec<status::LaneStatus>,
 }
 
@@ -212,6 +214,7 @@ fn add(rows: &mut Vec<Row>, path: &Path, file: &FileStatus, found: &DestinationS
         database: path.display().to_string(),
         pending: found.pending,
         head: file.head.0,
+        growth: file.growth,
         lanes: found.lanes.clone(),
     });
 }
@@ -254,6 +257,7 @@ fn unserved(
         database: outbox.path.display().to_string(),
         pending,
         head: file.head.0,
+        growth: file.growth,
         lanes: Vec::new(),
     });
     Ok(())
@@ -278,6 +282,22 @@ fn tell(rows: &[Row]) -> Result<(), Failure> {
         ]);
     }
     out.line(output::trimmed(&table))?;
+    let mut files: Vec<&OutboxRow> = rows.iter().flat_map(|row| &row.outboxes).collect();
+    files.sort_by_key(|file| &file.database);
+    files.dedup_by_key(|file| &file.database);
+    if !files.is_empty() {
+        let mut table = output::table(["OUTBOX", "EVENTS KEPT", "FILE", "FREE IN IT", "WAL"]);
+        for OutboxRow { database, growth, .. } in files {
+            table.add_row([
+                database.clone(),
+                growth.log_rows.to_string(),
+                output::size(growth.file_bytes),
+                output::size(growth.free_bytes),
+                output::size(growth.wal_bytes),
+            ]);
+        }
+        out.line(format_args!("\n{}", output::trimmed(&table)))?;
+    }
     for row in rows {
         if let Some(step) = next_step(row) {
             out.line(format_args!("\n{}.{}: {step}", row.app, row.name))?;

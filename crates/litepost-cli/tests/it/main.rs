@@ -22,3 +22,4 @@ mod surface;
 mod tail;
 mod two_relays;
 mod variables;
+mod verify;

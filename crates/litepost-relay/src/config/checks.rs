@@ -37,28 +37,8 @@ pub(crate) fn app(spec: &AppSpec, problems: &mut Vec<Problem>) {
                 .label("needs a [….sink.S] or a [….db.D]"),
         );
     }
-    not_yet(spec, problems);
     if spec.keys.db_dir.is_some() {
         one_policy_per_file(spec, problems);
-    }
-}
-
-/// What this version accepts and does not do yet: an error where that would deliver something else than was asked for,
-/// a warning where it only delivers earlier.
-pub(crate) fn not_yet(spec: &AppSpec, problems: &mut Vec<Problem>) {
-    let tables = spec.targets.iter().flat_map(|target| target.tables.iter().map(|table| &table.level.delivery));
-    let targets = spec.targets.iter().map(|target| &target.level.delivery);
-    for keys in std::iter::once(&spec.level.delivery).chain(targets).chain(tables) {
-        for (name, _, key, span) in keys.given() {
-            if name == "retain_log_days" {
-                problems.push(
-                    Problem::warning(key, format!("{key}: this version keeps no receipts of deliveries"))
-                        .at(span)
-                        .label("has no effect yet")
-                        .hint("how long delivered events themselves stay is set with retain"),
-                );
-            }
-        }
     }
 }
 
@@ -121,8 +101,8 @@ fn levels_of_a_database(app: &AppSpec, target: &TargetSpec, problems: &mut Vec<P
         problems.push(Problem::error(key, format!("{key}: {what}")).at(span).label("not at this level").hint(hint));
     };
     for (name, key, span) in file_keys(&target.level.delivery) {
-        // Receipts are kept per destination, so each may keep them for as long as it likes.
-        if name != "retain_log_days" {
+        // sqloutbox has it at every level of a database; the longest time given holds for the file.
+        if name != "retain_log_days" || target.tables.is_empty() {
             refuse(
                 &key,
                 span,

@@ -5,11 +5,10 @@
 
 use std::time::Duration;
 
-use litepost::lanes::Retention;
 use litepost_core::PipelineConfig;
 
 use super::load::Config;
-use super::policy::{self, FilePolicy, Policy};
+use super::policy::{self, Policy};
 use super::resolve::{Destination, OutboxFile};
 use super::words::Start;
 use crate::relay::{self, DestinationConfig, RelayConfig, SourceConfig};
@@ -39,17 +38,10 @@ fn source(file: &OutboxFile) -> SourceConfig {
         may_be_missing: file.table.is_some(),
         durable_reads: file.policy.durable_reads,
         max_pending: file.policy.max_pending,
-        retention: retention(file.policy),
+        retention: file.policy.retention(),
+        cleanup_every: file.policy.cleanup_every,
         destinations: destinations.collect(),
     }
-}
-
-/// What "never deleted for its age" is in numbers: a century.
-const FOR_EVER_MS: i64 = 100 * 365 * 86_400_000;
-
-/// In the configuration no age means for ever; for the store it means that age keeps nothing.
-fn retention(policy: FilePolicy) -> Retention {
-    Retention { retain_ms: Some(policy.retain_ms.unwrap_or(FOR_EVER_MS)), retain_rows: Some(policy.retain_rows) }
 }
 
 fn one(file: &OutboxFile, destination: &Destination, policy: &Policy) -> DestinationConfig {

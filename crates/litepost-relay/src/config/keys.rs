@@ -260,12 +260,13 @@ keys! {
         #[default = "0"]
         #[scope = File]
         retain_rows: Count<0, { i64::MAX }>,
-        /// How many days receipts of deliveries are kept.
+        /// How many days receipts of deliveries are kept: which range of events, how many, when, and a digest that
+        /// `litepost verify` compares with the log. 0: none are written.
         #[default = "30"]
         #[scope = File]
         retain_log_days: Count<0, 36_500>,
-        /// sqloutbox's word for how many cycles lie between two prunings; here delivered events are pruned in small
-        /// batches as they pile up, at the latest after this many deliveries.
+        /// sqloutbox's word for how many cycles lie between two prunings; here delivered events are pruned, in small
+        /// batches, when this many have been settled since the last time, and every two seconds in any case.
         #[default = "500"]
         #[scope = File]
         cleanup_every: Count<1, 1_000_000_000>,

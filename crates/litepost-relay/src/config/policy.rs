@@ -3,6 +3,7 @@
 //! Called by `resolve.rs`. The rule: a key may stand at table, target or app level and the nearest wins; what nobody
 //! says has the documented default. Invariant: this is the only place with defaults, and the reference prints them.
 
+use litepost::lanes::Retention;
 use litepost_core::pipeline::OnDead;
 use litepost_core::{Ordering, RetryPolicy};
 
@@ -137,7 +138,21 @@ impl FilePolicy {
             cleanup_every: or(keys.cleanup_every.as_ref(), 500, |Count(n)| n),
         }
     }
+
+    /// What the store is told. In the configuration no age means for ever; for the store it means that age keeps
+    /// nothing.
+    #[must_use]
+    pub fn retention(&self) -> Retention {
+        Retention {
+            retain_ms: Some(self.retain_ms.unwrap_or(FOR_EVER_MS)),
+            retain_rows: Some(self.retain_rows),
+            retain_receipts_ms: (self.retain_log_days > 0).then(|| self.retain_log_days * 86_400_000),
+        }
+    }
 }
+
+/// What "never deleted for its age" is in numbers: a century.
+const FOR_EVER_MS: i64 = 100 * 365 * 86_400_000;
 
 /// How `table` is deduplicated: the nearest level that says anything; within one level `dedupe` and
 /// `inject_outbox_seq` agree (see [`normalise`]).

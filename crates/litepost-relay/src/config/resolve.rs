@@ -221,12 +221,23 @@ impl App {
                 app: self.name.clone(),
                 path: path.clone(),
                 table: None,
-                policy: FilePolicy::of(&self.level.delivery),
+                policy: self.database_policy(),
                 routes: self.destinations.iter().map(|d| (d.clone(), d.policy.clone())).collect(),
             }],
             Outbox::Folder(folder) => {
                 self.tables(folder).into_iter().map(|table| self.table_file(folder, table)).collect()
             }
+        }
+    }
+
+    /// What holds for the one file of all tables: receipts stay as long as any of them asks for.
+    fn database_policy(&self) -> FilePolicy {
+        let policy = FilePolicy::of(&self.level.delivery);
+        let tables = self.destinations.iter().flat_map(|destination| &destination.tables);
+        let longest = tables.map(|table| FilePolicy::of(&table.file).retain_log_days).max();
+        FilePolicy {
+            retain_log_days: longest.map_or(policy.retain_log_days, |days| days.max(policy.retain_log_days)),
+            ..policy
         }
     }
 

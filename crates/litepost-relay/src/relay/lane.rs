@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::lease::{Asked, LOOK_EVERY, WISH_EVERY, Watch};
 use super::meter::Meter;
-use super::reader::ReaderHandle;
+use super::pace::Pace;
+use super::reader::{Identity, ReaderHandle};
 use super::report::{Drained, LaneReport};
 use super::slot;
 use super::tenure::{End, Tenure};
@@ -25,17 +26,6 @@ use crate::sink::{LogPeek, SinkContext, SinkFactory};
 /// After an error of the file itself, before the lane is taken up again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Waiting for company before a delivery, when asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct Pace {
-    /// Time between two looks.
-    pub interval: Duration,
-    /// Events that end the wait.
-    pub threshold: usize,
-    /// The longest wait.
-    pub max_wait: Duration,
-}
-
 /// Everything one lane needs.
 pub(super) struct LaneTask {
     pub(super) destination: Arc<str>,
@@ -45,8 +35,6 @@ pub(super) struct LaneTask {
     pub(super) deadline: Duration,
     pub(super) pace: Option<Pace>,
     pub(super) claim: LeaseClaim,
-    pub(super) origin: Arc<str>,
-    pub(super) epoch: i64,
     pub(super) reader: ReaderHandle,
     pub(super) writer: WriterHandle,
     pub(super) stop: CancellationToken,
@@ -161,16 +149,21 @@ impl LaneTask {
             Ok(head) if head < loaded.acked => {
                 let acked = loaded.acked;
                 return End::Failed(format!(
-                    "the log ends at event {head}, but event {acked} was settled: the file was restored from an older copy"
+                    "the log ends at event {head}, but event {acked} was settled: the file was restored from an older copy; \
+                     bring the right one back, or go on with `litepost adopt` or `litepost fast-forward`"
                 ));
             }
             Ok(_) => {}
             Err(error) => return End::Failed(error),
         }
+        let identity = match self.reader.identity().await {
+            Ok(identity) => identity,
+            Err(error) => return End::Failed(error),
+        };
         let acked = loaded.acked;
         let settled = slot::settled_in(&loaded);
         let pipeline = Pipeline::new(self.config.clone(), loaded, clock::now());
-        let mut tenure = Tenure::new(self, lease, pipeline, settled, taken);
+        let mut tenure = Tenure::new(self, lease, identity, pipeline, settled, taken);
         tracing::info!(destination = %self.destination, lane = self.lane.index, after = acked.0, "delivering");
         let end = tenure.drive().await;
         tenure.close().await;
@@ -179,12 +172,12 @@ impl LaneTask {
         end
     }
 
-    pub(super) fn context(&self, lease: &Lease, slot: usize, settled: Seq) -> SinkContext {
+    pub(super) fn context(&self, lease: &Lease, identity: &Identity, slot: usize, settled: Seq) -> SinkContext {
         let reader = self.reader.clone();
         SinkContext {
             destination: Arc::clone(&self.destination),
-            origin: Arc::clone(&self.origin),
-            epoch: self.epoch,
+            origin: Arc::clone(&identity.origin),
+            epoch: identity.epoch,
             lane: self.lane,
             slot,
             ordering: self.config.ordering,

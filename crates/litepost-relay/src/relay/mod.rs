@@ -13,6 +13,7 @@ mod bridge;
 mod lane;
 mod lease;
 pub mod meter;
+mod pace;
 mod reader;
 mod report;
 mod slot;
@@ -27,18 +28,17 @@ use std::time::Duration;
 
 use litepost::connection::{self, Access};
 use litepost::lanes::{HolderInfo, LeaseClaim, Retention};
-use litepost::log::LogReader;
 use litepost::operate::{Operator, Who};
-use litepost::{StoreError, schema};
+use litepost::{StoreError, incarnation, schema};
 use litepost_core::{Lane, PipelineConfig};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use bridge::{Bridging, OldQueue};
 use lane::LaneTask;
-pub use lane::Pace;
 pub use litepost::lanes::Start;
 use meter::Meter;
+pub use pace::Pace;
 use reader::{Reader, explain};
 pub use report::{Drained, LaneReport, RunReport};
 use wake::Wakes;
@@ -71,6 +71,8 @@ pub struct SourceConfig {
     pub max_pending: Option<i64>,
     /// What is kept although it is delivered.
     pub retention: Retention,
+    /// Events settled after which a round of pruning is due before its time.
+    pub cleanup_every: i64,
     /// Where its events go.
     pub destinations: Vec<DestinationConfig>,
 }
@@ -162,8 +164,6 @@ struct Source {
 struct Opened {
     reader: Reader,
     writer: Writer,
-    origin: Arc<str>,
-    epoch: i64,
 }
 
 impl Source {
@@ -203,16 +203,17 @@ impl Source {
         let open = move || {
             // A queue of sqloutbox: the file belongs to the outbox alone, and gets litepost's tables beside its own.
             let old = OldQueue::open(&config)?;
+            let mut connection = connection::open(&config.path, Access::ReadWrite)?;
+            schema::require_current(&connection)?;
+            // A copy must not deliver what its original delivers; a restored file must not deliver twice by accident.
+            incarnation::claim(&mut connection, &config.path)?;
             if config.max_pending.is_some() {
-                let mut connection = connection::open(&config.path, Access::ReadWrite)?;
                 schema::set_max_pending(&mut connection, config.max_pending)?;
             }
-            let log = LogReader::open(&config.path)?;
-            let (origin, epoch) = (log.origin()?.into(), log.epoch()?);
-            drop(log);
-            let writer = Writer::start(&config.path, config.retention, old, stop)?;
+            drop(connection);
+            let writer = Writer::start(&config.path, config.retention, old, config.cleanup_every, stop)?;
             let reader = Reader::start(&config.path, config.durable_reads, &wakes)?;
-            Ok(Opened { reader, writer, origin, epoch })
+            Ok(Opened { reader, writer })
         };
         match tokio::task::spawn_blocking(open).await {
             Ok(opened) => opened,
@@ -304,8 +305,6 @@ impl Source {
                 holder_json: HolderInfo::current().to_json(),
                 lease_ms: destination.lease_ms,
             },
-            origin: Arc::clone(&opened.origin),
-            epoch: opened.epoch,
             reader: opened.reader.handle(),
             writer: opened.writer.handle(),
             stop: self.stop.clone(),

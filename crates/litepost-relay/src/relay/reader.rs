@@ -47,11 +47,19 @@ const LOOK_AGAIN: [Duration; 7] = [
 /// Why a read failed, for people.
 pub(super) type ReadError = String;
 
+/// Which outbox this is: an operator can make a file a new incarnation at any time.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    pub(super) origin: Arc<str>,
+    pub(super) epoch: i64,
+}
+
 enum Message {
     Read { after: Seq, fresh: bool, reply: oneshot::Sender<Result<Arc<Chunk>, ReadError>> },
     Fetch { seqs: Vec<Seq>, reply: oneshot::Sender<Result<Vec<EventRef>, ReadError>> },
     Head { reply: oneshot::Sender<Result<Seq, ReadError>> },
     Sync { reply: oneshot::Sender<Result<(), ReadError>> },
+    Identity { reply: oneshot::Sender<Result<Identity, ReadError>> },
     Wake,
     Stop,
 }
@@ -87,6 +95,11 @@ impl ReaderHandle {
             // The reader is gone, and with it everything else here.
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Which outbox this is, as the file says now.
+    pub(super) async fn identity(&self) -> Result<Identity, ReadError> {
+        self.ask(|reply| Message::Identity { reply }).await
     }
 
     /// Makes what is committed in the file survive a power cut.
@@ -200,6 +213,10 @@ impl Worker {
                     // Asked for by a lane that was just taken: wishes seen before are out of date.
                     self.look_for_wishes();
                     let _ = reply.send(self.log.make_durable().map_err(|error| explain(&error)));
+                }
+                Message::Identity { reply } => {
+                    let identity = || Ok(Identity { origin: self.log.origin()?.into(), epoch: self.log.epoch()? });
+                    let _ = reply.send(identity().map_err(|error: StoreError| explain(&error)));
                 }
                 Message::Wake => self.wake(),
                 Message::Stop => return,

@@ -14,9 +14,10 @@ use litepost::lanes::{Lease, Settled};
 use litepost_core::pipeline::{Action, DeliveryId, Finish, Health, SettlementId};
 use litepost_core::{Chunk, EventRef, Millis, Pipeline, Seq, Unavailable, UnavailableKind};
 
-use super::lane::{LaneTask, Pace};
+use super::lane::LaneTask;
 use super::meter::{Meter, Underway};
-use super::reader::{ReadError, ReaderHandle};
+use super::pace;
+use super::reader::{Identity, ReadError, ReaderHandle};
 use super::report::Drained;
 use super::slot::{self, Answer, Connection, Opened};
 use super::writer::WriteError;
@@ -46,6 +47,7 @@ type Settling = BoxFuture<'static, (SettlementId, Result<Settled, WriteError>)>;
 pub(super) struct Tenure<'a> {
     task: &'a LaneTask,
     lease: &'a Lease,
+    identity: Identity,
     pub(super) pipeline: Pipeline,
     rng: Rng,
     /// Settled for certain when the tenure began; a new connection looks again.
@@ -72,10 +74,18 @@ pub(super) struct Tenure<'a> {
 }
 
 impl<'a> Tenure<'a> {
-    pub(super) fn new(task: &'a LaneTask, lease: &'a Lease, pipeline: Pipeline, settled: Seq, taken: Millis) -> Self {
+    pub(super) fn new(
+        task: &'a LaneTask,
+        lease: &'a Lease,
+        identity: Identity,
+        pipeline: Pipeline,
+        settled: Seq,
+        taken: Millis,
+    ) -> Self {
         Self {
             task,
             lease,
+            identity,
             pipeline,
             rng: Rng::new(),
             settled,
@@ -124,7 +134,7 @@ impl<'a> Tenure<'a> {
         match action {
             Action::Open => {
                 let factory = Arc::clone(&self.task.factory);
-                let mut context = self.task.context(self.lease, 0, self.settled);
+                let mut context = self.task.context(self.lease, &self.identity, 0, self.settled);
                 let (reader, writer, deadline) =
                     (self.task.reader.clone(), self.task.writer.clone(), self.task.deadline);
                 let fresh = std::mem::take(&mut self.fresh);
@@ -139,7 +149,7 @@ impl<'a> Tenure<'a> {
             }
             Action::Read { after } => {
                 let (reader, pace) = (self.task.reader.clone(), self.task.pace);
-                self.reading = Some(async move { read(&reader, after, pace).await }.boxed());
+                self.reading = Some(async move { pace::read(&reader, after, pace).await }.boxed());
             }
             Action::Fetch { seqs } => {
                 let reader = self.task.reader.clone();
@@ -149,7 +159,7 @@ impl<'a> Tenure<'a> {
                 self.underway.insert(delivery.id, Meter::leaves(&delivery, clock::instant()));
                 let connection = self.slots.get_mut(delivery.slot).and_then(Option::take);
                 let factory = Arc::clone(&self.task.factory);
-                let mut context = self.task.context(self.lease, delivery.slot, self.settled);
+                let mut context = self.task.context(self.lease, &self.identity, delivery.slot, self.settled);
                 let (reader, writer, deadline) =
                     (self.task.reader.clone(), self.task.writer.clone(), self.task.deadline);
                 let deliver = async move {
@@ -236,7 +246,9 @@ impl<'a> Tenure<'a> {
                 UnavailableKind::Denied,
                 format!(
                     "the destination has applied event {watermark} of this log, which ends at {head}: the outbox file was \
-                     restored from an older copy; nothing is delivered, so that nothing is mistaken for it"
+                     restored from an older copy; nothing is delivered, so that nothing is mistaken for it. Bring the right \
+                     file back, or go on with this one: `litepost adopt` delivers it from its cursors on, `litepost \
+                     fast-forward` takes what it holds for delivered"
                 ),
             )),
             other => other,
@@ -343,21 +355,4 @@ async fn pending<T>(future: &mut Option<BoxFuture<'static, T>>) -> T {
         Some(future) => future.await,
         None => future::pending().await,
     }
-}
-
-/// Reads, and waits for company when asked to.
-async fn read(reader: &ReaderHandle, after: Seq, pace: Option<Pace>) -> Result<Arc<Chunk>, ReadError> {
-    let mut chunk = reader.read(after, false).await?;
-    let Some(pace) = pace else { return Ok(chunk) };
-    let fresh = |chunk: &Chunk| chunk.events().iter().filter(|event| event.seq > after).count();
-    let give_up = clock::instant() + pace.max_wait;
-    while fresh(&chunk) < pace.threshold {
-        let left = give_up.saturating_duration_since(clock::instant());
-        if left.is_zero() {
-            break;
-        }
-        tokio::time::sleep(left.min(pace.interval)).await;
-        chunk = reader.read(after, true).await?;
-    }
-    Ok(chunk)
 }

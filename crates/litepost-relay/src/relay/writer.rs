@@ -33,6 +33,12 @@ const SHRINK_EVERY_MS: i64 = 1_000;
 /// Rows deleted in one transaction; batches in one round.
 const PRUNE_ROWS: u32 = 500;
 const PRUNE_BATCHES: u32 = 20;
+/// Events that one round puts into a lane's receipts: as many as it may prune.
+const RECEIPT_ROWS: u32 = PRUNE_ROWS * PRUNE_BATCHES;
+/// Receipts are written and events pruned at least this often, however few were settled.
+const KEEP_HOUSE_EVERY_MS: i64 = 2_000;
+/// What is left to do when the relay stops may take this long.
+const LAST_ROUNDS_MS: i64 = 300;
 /// Between two attempts to write a settlement.
 const RETRY_EVERY: Duration = Duration::from_millis(200);
 
@@ -134,6 +140,7 @@ impl Writer {
         path: &Path,
         keep: Retention,
         bridge: OldQueue,
+        cleanup_every: i64,
         give_up: CancellationToken,
     ) -> Result<Self, StoreError> {
         let store = LaneStore::open(path)?;
@@ -145,6 +152,9 @@ impl Writer {
             inbox,
             keep,
             bridge,
+            cleanup_every,
+            settled: 0,
+            house_at: Millis(0),
             give_up,
             wal: PathBuf::from(wal),
             wal_seen: None,
@@ -183,6 +193,11 @@ struct Worker {
     inbox: Receiver<Message>,
     keep: Retention,
     bridge: OldQueue,
+    /// Events settled that make a round of housekeeping due before its time.
+    cleanup_every: i64,
+    /// Events settled since the last round.
+    settled: i64,
+    house_at: Millis,
     give_up: CancellationToken,
     wal: PathBuf,
     /// The -wal's size and time of change when it was last moved.
@@ -205,13 +220,13 @@ impl Worker {
             }
             let wait = u64::try_from(upkeep_at.since(clock::mono())).unwrap_or(0);
             match self.inbox.recv_timeout(Duration::from_millis(wait)) {
-                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return self.last_rounds(),
                 Ok(Message::Settle { lease, settlement, reply }) => {
                     if pause == IDLE_EVERY {
                         upkeep_at = upkeep_at.min(clock::mono().plus(100));
                     }
                     if self.settle(Pending { lease, settlement, reply }) {
-                        return;
+                        return self.last_rounds();
                     }
                 }
                 Ok(other) => self.answer(other),
@@ -250,6 +265,7 @@ impl Worker {
             let items: Vec<_> = batch.iter().map(|p| (&p.lease, &p.settlement)).collect();
             match self.store.settle(&items, clock::wall()) {
                 Ok(outcomes) => {
+                    self.settled += batch.iter().map(|pending| pending.settlement.added.total()).sum::<i64>();
                     for (pending, outcome) in batch.into_iter().zip(outcomes) {
                         let _ = pending.reply.send(Ok(outcome));
                     }
@@ -305,11 +321,41 @@ impl Worker {
         }
     }
 
-    /// Moves the WAL and prunes. True when there was something to do.
+    /// Moves the WAL and keeps house. True when there was something to do.
     fn upkeep(&mut self) -> bool {
         let moved = self.checkpoint();
-        let pruned = self.prune();
-        moved || pruned
+        let now = clock::mono();
+        if self.settled < self.cleanup_every && now < self.house_at {
+            return moved;
+        }
+        self.house_at = now.plus(KEEP_HOUSE_EVERY_MS);
+        self.settled = 0;
+        let more = self.keep_house();
+        if more {
+            self.house_at = now;
+        }
+        moved || more
+    }
+
+    /// Receipts first, since only what has one is pruned. True when there is more to do.
+    fn keep_house(&mut self) -> bool {
+        let unwritten = match self.keep.retain_receipts_ms {
+            None => 0,
+            Some(keep_ms) => match self.store.write_receipts(keep_ms, clock::wall(), RECEIPT_ROWS) {
+                Ok(lanes) => lanes,
+                Err(error) => {
+                    tracing::debug!(error = %explain(&error), "receipts cannot be written");
+                    0
+                }
+            },
+        };
+        self.prune() || unwritten > 0
+    }
+
+    /// A relay that runs now and then and drains must not leave its housekeeping to the next for ever.
+    fn last_rounds(&mut self) {
+        let until = clock::mono().plus(LAST_ROUNDS_MS);
+        while self.keep_house() && clock::mono() < until {}
     }
 
     fn checkpoint(&mut self) -> bool {
@@ -350,11 +396,8 @@ impl Worker {
         for _ in 0..PRUNE_BATCHES {
             match self.store.prune(self.keep, clock::wall(), PRUNE_ROWS) {
                 Ok(0) => break,
-                Ok(deleted) => {
+                Ok(_) => {
                     any = true;
-                    if deleted < PRUNE_ROWS {
-                        break;
-                    }
                     // Producers are waiting for the lock: let one in.
                     std::thread::yield_now();
                 }

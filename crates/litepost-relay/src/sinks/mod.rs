@@ -20,6 +20,7 @@ mod mysql;
 mod nats;
 #[cfg(feature = "postgres")]
 mod postgres;
+pub(crate) mod recognise;
 #[cfg(feature = "redis")]
 mod redis;
 mod reference;

@@ -4,6 +4,7 @@
 
 mod brokers;
 mod conformance;
+mod copies;
 mod desk;
 mod failures;
 mod faults;
@@ -20,3 +21,4 @@ mod outbox_seq;
 mod postgres;
 mod random;
 mod sqlite_sink;
+mod verify;

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use litepost_core::Value;
+use litepost_relay::config::{Config, Purpose};
 use litepost_relay::relay::Drained;
+use litepost_relay::remote;
 use litepost_testkit::servers::Postgres;
 
+use crate::copies;
 use crate::desk::{Desk, only};
 
 /// A table `stock(id, n)`, `n` positive, in a database that no other test uses.
@@ -71,6 +74,34 @@ async fn relays_dropped_and_a_server_killed_apply_nothing_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_ledger_is_compared_with_the_file_and_nothing_is_changed() {
+    let server = Postgres::start();
+    stock(&server);
+    let mut desk = Desk::new();
+    config(&desk, &server, "");
+    let compare = || async {
+        let config = Config::load(&desk.path("litepost.toml"), Purpose::Deliver).unwrap();
+        let found = remote::compare(&config.files()[0]).await.unwrap();
+        found.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(compare().await, [""; 0]);
+    assert_eq!(server.psql("SELECT count(*) FROM pg_tables WHERE tablename LIKE 'litepost%'").trim(), "0");
+    desk.statement("a", "INSERT INTO stock VALUES (?, ?)", &[1, 1]);
+    desk.drain_everything().await;
+    let compare = || async {
+        let config = Config::load(&desk.path("litepost.toml"), Purpose::Deliver).unwrap();
+        let found = remote::compare(&config.files()[0]).await.unwrap();
+        found.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(compare().await, [""; 0]);
+    server.psql("UPDATE litepost_ledger SET seq = 5, token = 1");
+    assert_eq!(
+        compare().await,
+        ["shop.copy lane 0: the destination has applied event 5, but the log ends at 1: was the file restored?"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn values_arrive_without_loss_or_are_rejected_with_the_reason() {
     let server = Postgres::start();
     server.psql("CREATE TABLE stock (id bigint, f float8, t text, b bytea, d numeric, u uuid, j jsonb, w timestamptz, y boolean)");
@@ -98,4 +129,32 @@ async fn values_arrive_without_loss_or_are_rejected_with_the_reason() {
     let report = desk.drain().await;
     assert!(matches!(only(&report), Drained::Everything | Drained::Blocked { .. }), "{report:?}");
     assert_eq!(server.psql("SELECT count(*) FROM stock").trim(), "1", "PostgreSQL has no NUL in text");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_file_is_recognised_by_its_mark_and_by_the_ledger_and_goes_on_as_told() {
+    let server = Postgres::start();
+    stock(&server);
+    let mut desk = Desk::new();
+    config(&desk, &server, "retry = { first = \"1ms\", cap = \"1ms\", max_attempts = 1 }");
+    desk.statement("k", "INSERT INTO stock VALUES (?, ?)", &[1, 1]);
+    desk.drain_everything().await;
+    copies::copy(&desk, "backup.db");
+    desk.statement("k", "INSERT INTO stock VALUES (?, ?)", &[2, 1]);
+    desk.drain_everything().await;
+    copies::restore(&mut desk, "backup.db");
+    copies::refused(&desk.drain().await);
+    // Even without its mark the ledger tells: its history goes on differently, and seq 2 is another event now.
+    desk.outbox.execute("DELETE FROM litepost_meta WHERE name = 'file_mark'", []).unwrap();
+    desk.statement("k", "INSERT INTO stock VALUES (?, ?)", &[3, 1]);
+    let report = desk.drain().await;
+    assert!(
+        matches!(only(&report), Drained::Unavailable { error } if error.contains("`litepost adopt`")),
+        "{report:?}"
+    );
+    assert_eq!(rows(&server), "1=1 2=1");
+    copies::adopt(&desk.path("shop.db"), false);
+    desk.drain_everything().await;
+    assert_eq!(rows(&server), "1=1 2=1 3=1");
+    desk.verify();
 }

@@ -7,8 +7,10 @@
 mod holder;
 mod lease;
 mod prune;
+mod receipts;
 mod register;
 mod settle;
+mod vacuum;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -30,7 +32,9 @@ pub use holder::{HolderInfo, holder_is_gone};
 pub(crate) use lease::wishes;
 pub use prune::{CheckpointResult, Mode, Retention};
 pub(crate) use register::MAX_LANES;
+pub use register::load;
 pub use settle::Settled;
+pub use vacuum::Vacuumed;
 
 /// Where a new destination begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! Called by the relay between batches. Invariant: events go from the oldest on, only what the guards in the database
 //! allow, never the newest, never one that a deduplication window still needs; one call holds the write lock for at
-//! most 500 rows.
+//! most 500 rows and a megabyte of payload.
 
 use litepost_core::Millis;
 use rusqlite::{OptionalExtension as _, Transaction, params};
@@ -18,6 +18,9 @@ pub struct Retention {
     pub retain_ms: Option<i64>,
     /// The newest so many; `None`: none for their number (the very newest stays always).
     pub retain_rows: Option<i64>,
+    /// How long receipts are kept, milliseconds; then no event is pruned that is in none, see
+    /// [`LaneStore::write_receipts`]. `None`: receipts are not waited for.
+    pub retain_receipts_ms: Option<i64>,
 }
 
 /// How a checkpoint is made.
@@ -42,6 +45,8 @@ pub struct CheckpointResult {
 
 /// Most rows in one transaction: 0.4 ms of write lock.
 const MAX_ROWS: u32 = 500;
+/// And most bytes of payload, since the pages of a large one are freed one by one; a larger event goes alone.
+const MAX_BYTES: i64 = 1 << 20;
 
 /// How long a truncating checkpoint waits for readers. It holds the write lock meanwhile, so producers wait with it.
 const TRUNCATE_PATIENCE_MS: u32 = 64;
@@ -110,9 +115,16 @@ fn prunable_up_to(tx: &Transaction<'_>, keep: Retention, now: Millis, limit: u32
              (SELECT min(bound) FROM ( \
                 SELECT coalesce(min(acked), 0) AS bound FROM main.litepost_cursor \
                 UNION ALL SELECT min(first_seq) - 1 FROM main.litepost_blocked \
-                UNION ALL SELECT max(seq) - max(1, ?1) FROM main.litepost_outbox))",
+                UNION ALL SELECT max(seq) - max(1, ?1) FROM main.litepost_outbox \
+                UNION ALL SELECT min(coalesce((SELECT last_seq FROM main.litepost_receipt r \
+                   WHERE r.destination = c.destination AND r.lane = c.lane ORDER BY first_seq DESC LIMIT 1), \
+                   c.start_after)) FROM main.litepost_cursor c WHERE ?2))",
         )
-        .and_then(|mut s| s.query_row([keep.retain_rows.unwrap_or(1)], |row| Ok((row.get(0)?, row.get(1)?))))
+        .and_then(|mut s| {
+            s.query_row(params![keep.retain_rows.unwrap_or(1), keep.retain_receipts_ms.is_some()], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })
+        })
         .doing(doing)?;
     let (Some(first), Some(bound)) = allowed else { return Ok(None) };
     let last = bound.min(first.saturating_add(i64::from(limit)) - 1);
@@ -134,5 +146,29 @@ fn prunable_up_to(tx: &Transaction<'_>, keep: Retention, now: Millis, limit: u32
         .and_then(|mut s| s.query_row(params![first, last, cutoff, future, now.0], |row| row.get(0)).optional())
         .doing(doing)?;
     let last = kept.map_or(last, |kept| last.min(kept - 1));
-    Ok((last >= first).then_some(last))
+    if last < first {
+        return Ok(None);
+    }
+    Ok(Some(within_bytes(tx, first, last)?))
+}
+
+/// The last position of `first..=last` up to which the payloads weigh no more than a transaction may free.
+fn within_bytes(tx: &Transaction<'_>, first: i64, last: i64) -> Result<i64, StoreError> {
+    let doing = "pruning the log";
+    // octet_length() reads the row's header and no payload.
+    let mut statement = tx
+        .prepare_cached(
+            "SELECT seq, octet_length(payload) FROM main.litepost_outbox WHERE seq BETWEEN ?1 AND ?2 ORDER BY seq",
+        )
+        .doing(doing)?;
+    let mut rows = statement.query([first, last]).doing(doing)?;
+    let mut bytes = 0_i64;
+    while let Some(row) = rows.next().doing(doing)? {
+        let seq: i64 = row.get(0).doing(doing)?;
+        bytes = bytes.saturating_add(row.get(1).doing(doing)?);
+        if bytes > MAX_BYTES {
+            return Ok((seq - 1).max(first));
+        }
+    }
+    Ok(last)
 }

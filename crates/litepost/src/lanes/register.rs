@@ -80,9 +80,15 @@ impl LaneStore {
 
     /// The durable state of a lane, in one snapshot.
     pub fn load(&self, destination: &str, lane: u32) -> Result<(LaneState, CursorRow), StoreError> {
-        let doing = "loading a lane";
-        let snapshot = self.connection.unchecked_transaction().doing(doing)?;
-        let found = snapshot
+        let snapshot = self.connection.unchecked_transaction().doing("loading a lane")?;
+        load(&snapshot, destination, lane)
+    }
+}
+
+/// As [`LaneStore::load`], through any connection; in one snapshot when a transaction is open.
+pub fn load(connection: &Connection, destination: &str, lane: u32) -> Result<(LaneState, CursorRow), StoreError> {
+    let doing = "loading a lane";
+    let found = connection
             .prepare_cached(
                 "SELECT lanes, start_after, acked, acked_above, delivered, dead, expired, skipped, unrouted, owner, holder, \
                  token, beat, lease_ms, state, state_error, state_since, updated_at \
@@ -90,16 +96,14 @@ impl LaneStore {
             )
             .and_then(|mut s| s.query_row(params![destination, lane], |row| cursor(row, lane)).optional())
             .doing(doing)?;
-        let Some((acked, above, row)) = found else {
-            return Err(StoreError::UnknownLane { destination: destination.into(), lane });
-        };
-        let acked_above =
-            SeqRanges::parse(&above).ok_or(StoreError::BadState { table: "litepost_cursor", column: "acked_above" })?;
-        let blocked = blocked(&snapshot, destination, lane)?;
-        let decisions = decisions(&snapshot, destination)?;
-        snapshot.commit().doing(doing)?;
-        Ok((LaneState { acked, acked_above, blocked, decisions }, row))
-    }
+    let Some((acked, above, row)) = found else {
+        return Err(StoreError::UnknownLane { destination: destination.into(), lane });
+    };
+    let acked_above =
+        SeqRanges::parse(&above).ok_or(StoreError::BadState { table: "litepost_cursor", column: "acked_above" })?;
+    let blocked = blocked(connection, destination, lane)?;
+    let decisions = decisions(connection, destination)?;
+    Ok((LaneState { acked, acked_above, blocked, decisions }, row))
 }
 
 /// More lanes than any machine has use for; a typo, not a plan.

@@ -39,7 +39,7 @@ pub struct Migrated {
 }
 
 /// Every object of the current schema but the indexes SQLite makes by itself.
-const OBJECTS: [&str; 18] = [
+const OBJECTS: [&str; 19] = [
     "litepost_audit",
     "litepost_blocked",
     "litepost_blocked_by_first",
@@ -55,6 +55,7 @@ const OBJECTS: [&str; 18] = [
     "litepost_outbox_update",
     "litepost_outbox_version",
     "litepost_pause",
+    "litepost_receipt",
     "litepost_schema",
     "litepost_skip",
     "litepost_wanted",

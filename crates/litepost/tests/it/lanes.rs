@@ -179,9 +179,9 @@ fn pruning_keeps_what_anybody_needs() {
     store.settle(&[(&lease, &acked(1200))], Millis(0)).unwrap();
     let now =
         Millis(open(&file.path).query_row("SELECT max(created_at) FROM litepost_outbox", [], |r| r.get(0)).unwrap());
-    let young = Retention { retain_ms: Some(60_000), retain_rows: None };
+    let young = Retention { retain_ms: Some(60_000), ..Retention::default() };
     assert_eq!(store.prune(young, now, 500).unwrap(), 0, "too young");
-    assert_eq!(store.prune(Retention { retain_rows: Some(1150), retain_ms: None }, now, 500).unwrap(), 50);
+    assert_eq!(store.prune(Retention { retain_rows: Some(1150), ..Retention::default() }, now, 500).unwrap(), 50);
     assert_eq!(store.prune(young, now.plus(60_001), 9_999).unwrap(), 500, "never more than 500 at once");
     assert_eq!(store.prune(Retention::default(), now, 500).unwrap(), 500);
     assert_eq!(store.prune(Retention::default(), now, 500).unwrap(), 149);

@@ -21,7 +21,7 @@ use serde::Deserialize;
 
 use super::settings;
 use super::sql::{self, Options};
-use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
+use crate::sink::{LedgerOf, LedgerRow, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const LIBSQL: SinkType = SinkType {
     name: "libsql",
@@ -108,18 +108,31 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
     }))
 }
 
+impl Factory {
+    async fn session(&self) -> Result<session::HranaSession, Unavailable> {
+        let endpoint = &self.endpoint;
+        let connecting = client::Client::connect(endpoint);
+        let Ok(client) = tokio::time::timeout(endpoint.connect_timeout, connecting).await else {
+            let ms = endpoint.connect_timeout.as_millis();
+            let message = format!("{}: no answer within {ms} ms", endpoint.shown);
+            return Err(Unavailable::new(UnavailableKind::Timeout, message));
+        };
+        Ok(session::HranaSession::new(client?))
+    }
+}
+
 impl SinkFactory for Factory {
     fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
+        let timeout = self.endpoint.batch_timeout;
+        Box::pin(async move { sql::open(self.session().await?, context, &self.options, timeout).await })
+    }
+
+    fn ledger<'a>(&'a self, who: &'a LedgerOf) -> BoxFuture<'a, Result<Option<Vec<LedgerRow>>, Unavailable>> {
         Box::pin(async move {
-            let endpoint = &self.endpoint;
-            let connecting = client::Client::connect(endpoint);
-            let Ok(client) = tokio::time::timeout(endpoint.connect_timeout, connecting).await else {
-                let ms = endpoint.connect_timeout.as_millis();
-                let message = format!("{}: no answer within {ms} ms", endpoint.shown);
-                return Err(Unavailable::new(UnavailableKind::Timeout, message));
-            };
-            let session = session::HranaSession::new(client?);
-            sql::open(session, context, &self.options, endpoint.batch_timeout).await
+            if !self.options.keeps_ledger() {
+                return Ok(None);
+            }
+            sql::look(self.session().await?, who, self.endpoint.batch_timeout).await.map(Some)
         })
     }
 

@@ -7,14 +7,13 @@
 
 mod state;
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
-use litepost_core::{Event, Unavailable, UnavailableKind, Value};
-use sha2::{Digest as _, Sha256};
+use litepost_core::{Unavailable, UnavailableKind, Value};
 
 use crate::dialect::{Arguments, Dialect, translate};
-use crate::sink::SinkContext;
+use crate::sink::{LedgerOf, SinkContext};
+pub(crate) use crate::sinks::recognise::hash;
 
 pub(crate) use state::{Change, State};
 
@@ -97,6 +96,20 @@ pub(crate) struct Mark {
     pub(crate) seq: i64,
     pub(crate) token: i64,
     pub(crate) last_hash: String,
+}
+
+/// The two queries that show what is remembered of an outbox file.
+pub(crate) fn look(who: &LedgerOf, dialect: Dialect) -> Result<[(String, Vec<Value>); 2], Unavailable> {
+    let query = |columns: &str, table: &str| {
+        let sql = format!("SELECT {columns} FROM {table} WHERE origin = ?1 AND epoch = ?2 AND destination = ?3");
+        let values =
+            vec![Value::Text(who.origin.clone()), Value::Integer(who.epoch), Value::Text(who.destination.clone())];
+        match translate(&sql, &Arguments::Positional(3), dialect) {
+            Ok(translated) => Ok((translated.sql, values)),
+            Err(e) => Err(Unavailable::new(UnavailableKind::Server, format!("the ledger's own statement: {e}"))),
+        }
+    };
+    Ok([query("lane, seq, token, last_hash", "litepost_ledger")?, query("lane, seq, hash", "litepost_ledger_event")?])
 }
 
 impl Ledger {
@@ -232,21 +245,6 @@ impl Ledger {
     }
 }
 
-/// What an event is recognised by: 128 bits over its id, topic and body, each with its length, so that no two differ
-/// alike.
-pub(crate) fn hash(event: &Event) -> String {
-    let mut sha = Sha256::new();
-    for part in [event.id.as_bytes(), event.topic.as_bytes(), event.payload.bytes()] {
-        sha.update((part.len() as u64).to_be_bytes());
-        sha.update(part);
-    }
-    sha.finalize().iter().take(16).fold(String::with_capacity(32), |mut hex, byte| {
-        // Writing into a String cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
-}
-
 /// The position `seq` held another event when it was applied: the log is not the one the ledger knows.
 pub(crate) fn alarm(who: &SinkContext, seq: i64, found: &str) -> Unavailable {
     Unavailable::new(
@@ -254,7 +252,8 @@ pub(crate) fn alarm(who: &SinkContext, seq: i64, found: &str) -> Unavailable {
         format!(
             "the target's ledger says that position {seq} of this outbox (origin {}, epoch {}) was applied, but {found}: \
              the outbox file was restored from a backup or copied. Nothing is applied and nothing skipped. Either bring \
-             the right file back, or adopt this one as a new incarnation (its epoch grows and it is applied from its cursor on)",
+             the right file back, or go on with this one: `litepost adopt` makes it a new incarnation that is applied from \
+             its cursor on, `litepost fast-forward` takes what it holds for applied",
             who.origin, who.epoch
         ),
     )

@@ -23,7 +23,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::settings;
 use super::sql::{self, Options};
-use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
+use crate::sink::{LedgerOf, LedgerRow, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const TYPE: SinkType = SinkType {
     name: "postgres",
@@ -97,6 +97,14 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
 }
 
 impl Factory {
+    async fn session(&self) -> Result<session::PostgresSession, Unavailable> {
+        let connecting = session::PostgresSession::connect(&self.config, self.tls()?, self.batch_timeout);
+        tokio::time::timeout(self.connect_timeout, connecting).await.unwrap_or_else(|_| {
+            let message = format!("no connection within {} ms", self.connect_timeout.as_millis());
+            Err(Unavailable::new(UnavailableKind::Timeout, message))
+        })
+    }
+
     fn tls(&self) -> Result<MakeRustlsConnect, Unavailable> {
         sql::ensure_tls_provider();
         let failed = |message: String| Unavailable::new(UnavailableKind::Connect, message);
@@ -128,15 +136,15 @@ fn trusting(roots: rustls::RootCertStore) -> MakeRustlsConnect {
 
 impl SinkFactory for Factory {
     fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
+        Box::pin(async move { sql::open(self.session().await?, context, &self.options, self.batch_timeout).await })
+    }
+
+    fn ledger<'a>(&'a self, who: &'a LedgerOf) -> BoxFuture<'a, Result<Option<Vec<LedgerRow>>, Unavailable>> {
         Box::pin(async move {
-            let connecting = session::PostgresSession::connect(&self.config, self.tls()?, self.batch_timeout);
-            let session = if let Ok(session) = tokio::time::timeout(self.connect_timeout, connecting).await {
-                session?
-            } else {
-                let message = format!("no connection within {} ms", self.connect_timeout.as_millis());
-                return Err(Unavailable::new(UnavailableKind::Timeout, message));
-            };
-            sql::open(session, context, &self.options, self.batch_timeout).await
+            if !self.options.keeps_ledger() {
+                return Ok(None);
+            }
+            sql::look(self.session().await?, who, self.batch_timeout).await.map(Some)
         })
     }
 

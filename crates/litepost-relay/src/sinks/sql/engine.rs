@@ -17,7 +17,7 @@ use super::outbox_seq::Numbers;
 use super::plan::{Planned, Planner};
 use super::session::{Failure, Fault, Session, Work};
 use crate::clock;
-use crate::sink::{Batch, Sink, SinkContext};
+use crate::sink::{Batch, LedgerOf, LedgerRow, Sink, SinkContext};
 
 /// After a failure so many events are tried at once, doubled with each success: a run of bad events costs each a small
 /// transaction and not a full batch.
@@ -62,6 +62,41 @@ pub(crate) async fn open<S: Session + 'static>(
         sink.ledger = Some(state);
     }
     Ok(Box::new(sink))
+}
+
+/// What the ledger remembers of an outbox file, without changing anything; nothing when there is no ledger yet.
+pub(crate) async fn look<S: Session>(
+    mut session: S,
+    who: &LedgerOf,
+    deadline: Duration,
+) -> Result<Vec<LedgerRow>, Unavailable> {
+    let looked = async {
+        let [lanes, events] = ledger::look(who, session.dialect())?;
+        let rows = match session.query(&lanes.0, &lanes.1).await {
+            Ok(rows) => rows,
+            Err(Fault::Rejected(r)) if r.retry == RetryHint::Hold => return Ok(Vec::new()),
+            Err(fault) => return Err(unavailable(fault)),
+        };
+        let lane = |value: Option<&Value>| u32::try_from(integer(value)).unwrap_or(u32::MAX);
+        let row = |row: &Vec<Value>| LedgerRow {
+            lane: lane(row.first()),
+            seq: integer(row.get(1)),
+            token: integer(row.get(2)),
+            hash: text(row.get(3)),
+            events: Vec::new(),
+        };
+        let mut found: Vec<LedgerRow> = rows.iter().map(row).collect();
+        for event in session.query(&events.0, &events.1).await.map_err(unavailable)? {
+            let of = lane(event.first());
+            if let Some(row) = found.iter_mut().find(|row| row.lane == of) {
+                row.events.push((integer(event.get(1)), text(event.get(2))));
+            }
+        }
+        Ok(found)
+    };
+    let looked = tokio::time::timeout(deadline, looked).await.unwrap_or_else(|_| Err(late(deadline)));
+    session.close().await;
+    looked
 }
 
 fn late(deadline: Duration) -> Unavailable {

@@ -10,7 +10,7 @@ mod outbox_seq;
 mod plan;
 mod session;
 
-pub(crate) use engine::{open, unavailable};
+pub(crate) use engine::{look, open, unavailable};
 pub(crate) use options::{Options, deadline};
 pub(crate) use outbox_seq::{Numbers, Speak};
 pub(crate) use plan::{Planned, Planner};

@@ -7,8 +7,9 @@ use std::collections::HashMap;
 
 use litepost_core::Value;
 use rusqlite::types::{Value as Sqlite, ValueRef};
-use rusqlite::{Connection, params_from_iter};
+use rusqlite::{Connection, named_params, params_from_iter};
 
+use crate::sink::{LedgerOf, LedgerRow};
 use crate::sinks::ledger::{Guard, Ledger, Mark};
 
 fn bound(values: &[Value]) -> impl Iterator<Item = Sqlite> + '_ {
@@ -77,4 +78,34 @@ fn text(value: Option<&Value>) -> String {
         Some(Value::Text(text)) => text.clone(),
         _ => String::new(),
     }
+}
+
+/// What the ledger remembers of an outbox file; nothing when there is no ledger yet.
+pub(super) fn look(db: &Connection, who: &LedgerOf) -> rusqlite::Result<Vec<LedgerRow>> {
+    if !db.table_exists(None, "litepost_ledger")? || !db.table_exists(None, "litepost_ledger_event")? {
+        return Ok(Vec::new());
+    }
+    let names = named_params! { ":origin": who.origin, ":epoch": who.epoch, ":destination": who.destination };
+    let mut rows: Vec<LedgerRow> = db
+        .prepare(
+            "SELECT lane, seq, token, last_hash FROM litepost_ledger
+             WHERE origin = :origin AND epoch = :epoch AND destination = :destination ORDER BY lane",
+        )?
+        .query_map(names, |row| {
+            let (lane, seq, token, hash) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+            Ok(LedgerRow { lane, seq, token, hash, events: Vec::new() })
+        })?
+        .collect::<Result<_, _>>()?;
+    let mut events = db.prepare(
+        "SELECT lane, seq, hash FROM litepost_ledger_event
+         WHERE origin = :origin AND epoch = :epoch AND destination = :destination",
+    )?;
+    let mut found = events.query(names)?;
+    while let Some(event) = found.next()? {
+        let lane: u32 = event.get(0)?;
+        if let Some(row) = rows.iter_mut().find(|row| row.lane == lane) {
+            row.events.push((event.get(1)?, event.get(2)?));
+        }
+    }
+    Ok(rows)
 }

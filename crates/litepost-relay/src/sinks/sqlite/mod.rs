@@ -22,7 +22,9 @@ use serde::Deserialize;
 use self::target::Target;
 use super::settings;
 use super::sql::Options;
-use crate::sink::{Batch, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
+use crate::sink::{
+    Batch, LedgerOf, LedgerRow, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType,
+};
 
 pub(super) const TYPE: SinkType = SinkType {
     name: "sqlite",
@@ -87,6 +89,16 @@ impl SinkFactory for Factory {
     /// The ledger's watermark follows the batches of a lane, one after the other. (SQLite has one writer anyway.)
     fn needs_watermark(&self) -> bool {
         true
+    }
+
+    fn ledger<'a>(&'a self, who: &'a LedgerOf) -> BoxFuture<'a, Result<Option<Vec<LedgerRow>>, Unavailable>> {
+        Box::pin(async move {
+            if !self.settings.options.keeps_ledger() {
+                return Ok(None);
+            }
+            let (path, who) = (self.settings.path.clone(), who.clone());
+            blocking(move || target::look(&path, &who).map(Some)).await
+        })
     }
 }
 

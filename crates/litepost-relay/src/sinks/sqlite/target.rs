@@ -5,6 +5,7 @@
 //! batch in order, since the ledger's watermark must not pass it before the outbox file has recorded it.
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 use std::time::Duration;
 
 use litepost_core::pipeline::DeliveryOrder;
@@ -17,7 +18,7 @@ use super::guard::Guard;
 use super::{TargetSettings, bind, ledger as statements, numbers};
 use crate::clock;
 use crate::dialect::Dialect;
-use crate::sink::SinkContext;
+use crate::sink::{LedgerOf, LedgerRow, SinkContext};
 use crate::sinks::ledger::{self, Ledger, Mark, State};
 use crate::sinks::sql::{Numbers, Options, Planned, Planner};
 
@@ -38,6 +39,18 @@ enum Run {
     Done(Vec<Outcome>),
     /// The event at this index ended the whole transaction (`ON CONFLICT ROLLBACK`): run again without it.
     Poisoned(usize, Rejection),
+}
+
+/// Reads the ledger and changes nothing.
+pub(super) fn look(path: &Path, who: &LedgerOf) -> Result<Vec<LedgerRow>, Unavailable> {
+    let failed = |e: rusqlite::Error| {
+        let unavailable = errors::unavailable(&e);
+        Unavailable { message: format!("{}: {}", path.display(), unavailable.message), ..unavailable }
+    };
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut db = Connection::open_with_flags(path, flags).map_err(failed)?;
+    db.busy_handler(Some(wait_for_lock)).map_err(failed)?;
+    ledger::look(&db, who).map_err(failed)
 }
 
 impl Target {

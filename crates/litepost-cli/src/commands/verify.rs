@@ -1,0 +1,125 @@
+//! `litepost verify`: whether the files keep their promises, and whether the SQL targets agree with them.
+//!
+//! Invariant: opens read-only, works on a file in use, changes nothing; what is found is an answer on stdout and exit
+//! code 1.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use litepost::{Problem, Verified};
+use litepost_relay::config::Purpose;
+use litepost_relay::remote;
+use serde::Serialize;
+
+use crate::args::Where;
+use crate::failure::Failure;
+use crate::output::{self, Out, harmless};
+use crate::places::Place;
+
+const EXAMPLES: &str = "\
+Examples:
+  litepost verify --database shop.db
+  litepost verify --config litepost.toml --json
+  litepost verify --config litepost.toml --remote     compare with the ledgers of the SQL destinations, too
+
+Checked are SQLite's own integrity, the guards, holes in the log, the books of every destination (what its cursor has
+passed is delivered, dead, expired, skipped, not for it, or waits), blocked keys, dead letters, and the digests of receipts.
+A whole log is read: on a large file that takes a while, and a file in use stays in use.";
+
+/// Check that nothing is lost, doubled or changed.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    place: Where,
+    /// Ask the SQL destinations what they have applied, and compare
+    #[arg(long, conflicts_with = "database")]
+    remote: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found in one file.
+#[derive(Serialize)]
+struct Row {
+    database: String,
+    ok: bool,
+    #[serde(flatten)]
+    found: Verified,
+    hints: Vec<&'static str>,
+}
+
+/// Checks every file.
+pub(crate) fn run(command: &Verify) -> Result<(), Failure> {
+    let purpose = if command.remote { Purpose::Deliver } else { Purpose::Look };
+    let place = command.place.load(purpose)?;
+    let mut rows = Vec::new();
+    for path in files(&place) {
+        let mut found = litepost::verify_file(&path).map_err(|error| Failure::from(error).about(&path))?;
+        // A file that cannot be read to its end has nothing to compare.
+        if command.remote && !found.problems.iter().any(|problem| matches!(problem, Problem::Damaged { .. })) {
+            found.problems.extend(compare(&place, &path)?);
+        }
+        let hints = found.problems.iter().map(Problem::hint).collect();
+        rows.push(Row { database: path.display().to_string(), ok: found.is_healthy(), found, hints });
+    }
+    if command.json {
+        output::json(&serde_json::json!({ "ok": rows.iter().all(|row| row.ok), "databases": rows }))?;
+    } else {
+        tell(&rows)?;
+    }
+    if rows.iter().all(|row| row.ok) { Ok(()) } else { Err(Failure::Finding) }
+}
+
+/// The files that are there; a file of a db_dir is made by its first event.
+fn files(place: &Place) -> Vec<PathBuf> {
+    let outboxes = place.outboxes();
+    let may_be_missing = |path: &Path| outboxes.iter().any(|outbox| outbox.path == path && outbox.table.is_some());
+    place.files().into_iter().filter(|path| path.exists() || !may_be_missing(path)).collect()
+}
+
+fn compare(place: &Place, path: &Path) -> Result<Vec<Problem>, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::unexpected(format!("cannot start: {error}"), "see the message"))?;
+    let mut problems = Vec::new();
+    for outbox in place.outboxes().iter().filter(|outbox| outbox.path == path) {
+        let found = runtime.block_on(remote::compare(outbox));
+        problems.extend(found.map_err(|error| Failure::from(error).about(path))?);
+    }
+    runtime.shutdown_background();
+    Ok(problems)
+}
+
+fn tell(rows: &[Row]) -> Result<(), Failure> {
+    let mut out = Out::new();
+    if rows.is_empty() {
+        out.line("there is no outbox file yet")?;
+    }
+    for Row { database, found, .. } in rows {
+        if found.copy {
+            out.line(format_args!(
+                "{database}: a copy (a backup?): a relay delivers nothing from it, see `litepost adopt --help`"
+            ))?;
+        }
+        if found.is_healthy() {
+            let range = match (found.oldest, found.newest) {
+                (Some(oldest), Some(newest)) => format!("{} events ({oldest} to {newest})", found.events),
+                _ => "no events".into(),
+            };
+            out.line(format_args!("{database}: good: {range}, {} lanes, {} receipts", found.lanes, found.receipts))?;
+            continue;
+        }
+        let count = found.problems.len();
+        out.line(format_args!("{database}: {count} {}", if count == 1 { "finding" } else { "findings" }))?;
+        let mut hint = "";
+        for problem in &found.problems {
+            out.line(format_args!("- {}", harmless(&problem.to_string())))?;
+            if problem.hint() != hint {
+                hint = problem.hint();
+                out.line(format_args!("  hint: {hint}"))?;
+            }
+        }
+    }
+    out.flush()
+}

@@ -1,0 +1,172 @@
+//! Restored and cloned files: they are recognised, nothing is delivered from them, and there are two ways on.
+
+use std::path::Path;
+
+use litepost::connection::{self, Access};
+use litepost::incarnation::{self, Actor, Incarnated};
+use litepost_core::Seq;
+use litepost_relay::relay::{Drained, RunReport};
+use rusqlite::Connection;
+
+use crate::desk::{Desk, only};
+
+/// A cold copy of the outbox, as `cp` makes it.
+pub(crate) fn copy(desk: &Desk, name: &str) {
+    desk.outbox.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    std::fs::copy(desk.path("shop.db"), desk.path(name)).unwrap();
+}
+
+/// The outbox becomes what `name` holds: another file with an older content.
+pub(crate) fn restore(desk: &mut Desk, name: &str) {
+    desk.outbox = Connection::open_in_memory().unwrap();
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(desk.path(&format!("shop.db{suffix}")));
+    }
+    std::fs::copy(desk.path(name), desk.path("shop.db")).unwrap();
+    desk.outbox = connection::open(desk.path("shop.db"), Access::ReadWrite).unwrap();
+}
+
+pub(crate) fn actor() -> Actor {
+    Actor { name: "test".into(), reason: Some("a drill".into()) }
+}
+
+pub(crate) fn adopt(path: &Path, dry_run: bool) -> Incarnated {
+    let mut db = connection::open(path, Access::ReadWrite).unwrap();
+    incarnation::adopt(&mut db, path, &actor(), dry_run).unwrap()
+}
+
+pub(crate) fn fast_forward(path: &Path, dry_run: bool) -> Incarnated {
+    let mut db = connection::open(path, Access::ReadWrite).unwrap();
+    incarnation::fast_forward(&mut db, path, None, None, &actor(), dry_run).unwrap()
+}
+
+#[track_caller]
+pub(crate) fn refused(report: &RunReport) {
+    let Drained::Failed { error } = only(report) else { panic!("{report:?}") };
+    assert!(error.contains("is a copy of the outbox that was delivered from"), "{error}");
+    assert!(error.contains("`litepost adopt`") && error.contains("`litepost fast-forward`"), "{error}");
+}
+
+/// A statement per number; delivered twice it fails, since `id` is the primary key.
+fn insert(desk: &mut Desk, ids: &[i64]) {
+    for &id in ids {
+        desk.statement("k", "INSERT INTO stock VALUES (?, 1)", &[id]);
+    }
+}
+
+/// Delivered: 1 to 4. In the backup: 1 to 3, of which it knows 1 and 2 as delivered. Then 9 is written to the restored file.
+async fn restored() -> Desk {
+    let mut desk = Desk::new();
+    desk.target();
+    desk.config("retain = \"never\"", None, Some("retry = { first = \"1ms\", cap = \"1ms\", max_attempts = 1 }"));
+    insert(&mut desk, &[1, 2]);
+    desk.drain_everything().await;
+    insert(&mut desk, &[3]);
+    copy(&desk, "backup.db");
+    insert(&mut desk, &[4]);
+    desk.drain_everything().await;
+    restore(&mut desk, "backup.db");
+    insert(&mut desk, &[9]);
+    desk
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_file_delivers_nothing_until_it_is_adopted() {
+    let desk = restored().await;
+    refused(&desk.drain().await);
+    let planned = adopt(&desk.path("shop.db"), true);
+    assert_eq!((planned.epoch, planned.lanes.len()), (2, 0));
+    assert_eq!(desk.text("SELECT value FROM litepost_meta WHERE name = 'epoch'"), "1", "a dry run changes nothing");
+    refused(&desk.drain().await);
+    assert_eq!(adopt(&desk.path("shop.db"), false), planned);
+    // Event 3 is sent again, since the file knows nothing of its delivery: the target's own key refuses it.
+    desk.drain_everything().await;
+    assert_eq!(desk.stock(), [(1, 1), (2, 1), (3, 1), (4, 1), (9, 1)]);
+    assert_eq!(desk.number("SELECT seq FROM litepost_dead"), 3);
+    assert_eq!(desk.text("SELECT actor || ' ' || action FROM litepost_audit"), "test adopt");
+    desk.verify();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fast_forwarded_file_delivers_only_what_is_written_from_then_on() {
+    let mut desk = restored().await;
+    refused(&desk.drain().await);
+    let planned = fast_forward(&desk.path("shop.db"), true);
+    assert_eq!(planned.lanes.len(), 1);
+    let lane = &planned.lanes[0];
+    assert_eq!((lane.from, lane.to, lane.taken_for_delivered), (Seq(2), Seq(4), 2));
+    assert_eq!(fast_forward(&desk.path("shop.db"), false), planned);
+    insert(&mut desk, &[10]);
+    desk.drain_everything().await;
+    assert_eq!(desk.stock(), [(1, 1), (2, 1), (3, 1), (4, 1), (10, 1)], "9 was taken for delivered");
+    assert_eq!(desk.text("SELECT action FROM litepost_audit"), "fast-forward");
+    desk.verify();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clone_beside_its_original_delivers_nothing_and_the_original_goes_on() {
+    let mut desk = Desk::new();
+    desk.config("", Some(""), None);
+    desk.event("orders", "k", "1");
+    let relay = desk.start();
+    desk.until("the original delivers", |d| d.audit() == ["1"]).await;
+    copy(&desk, "clone.db");
+    let text = std::fs::read_to_string(desk.path("litepost.toml")).unwrap();
+    std::fs::write(desk.path("litepost.toml"), text.replace("shop.db", "clone.db")).unwrap();
+    {
+        let db = connection::open(desk.path("clone.db"), Access::ReadWrite).unwrap();
+        db.execute("INSERT INTO litepost_outbox (topic, payload) VALUES ('orders', '\"of the clone\"')", []).unwrap();
+        assert_eq!(incarnation::marked(&db, desk.path("clone.db")).unwrap(), incarnation::Marked::Copy);
+    }
+    refused(&desk.drain().await);
+    desk.event("orders", "k", "2");
+    desk.until("the original goes on", |d| d.audit() == ["1", "2"]).await;
+    relay.stop().await;
+    // The clone as an outbox of its own, when somebody says so.
+    adopt(&desk.path("clone.db"), false);
+    desk.drain_everything().await;
+    assert_eq!(desk.audit(), ["1", "2", "of the clone"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_relay_takes_up_the_new_incarnation() {
+    let mut desk = Desk::new();
+    desk.target();
+    desk.config("lease = \"1s\"", None, Some(""));
+    insert(&mut desk, &[1]);
+    let relay = desk.start();
+    // What is under way when a file is adopted is sent again: so nothing is.
+    desk.until("the first is settled", |d| d.number("SELECT acked FROM litepost_cursor") == 1).await;
+    adopt(&desk.path("shop.db"), false);
+    desk.until("the lane is taken up again", |d| d.number("SELECT token FROM litepost_cursor") == 3).await;
+    insert(&mut desk, &[2]);
+    desk.until("the second is applied", |d| d.stock() == [(1, 1), (2, 1)]).await;
+    relay.stop().await;
+    let ledger = Connection::open(desk.path("copy.db")).unwrap();
+    let rows: String = ledger
+        .query_row("SELECT group_concat(epoch || ':' || seq, ' ') FROM litepost_ledger", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(rows, "1:1 2:2");
+    desk.verify();
+}
+
+#[test]
+fn a_file_that_ends_before_its_cursors_is_brought_back_to_its_end() {
+    let mut desk = Desk::new();
+    desk.event("orders", "k", "1");
+    desk.event("orders", "k", "2");
+    desk.outbox
+        .execute_batch(
+            "INSERT INTO litepost_cursor (destination, lane, lanes, start_after, acked, acked_above, delivered, updated_at)
+               VALUES ('shop.audit', 0, 1, 0, 5, '7-8', 7, 0);
+             INSERT INTO litepost_receipt VALUES ('shop.audit', 0, 1, 5, 5, 5, 5, '00', 0, 0)",
+        )
+        .unwrap();
+    assert_eq!(litepost::verify(&desk.outbox).unwrap().problems.len(), 2);
+    let done = adopt(&desk.path("shop.db"), false);
+    assert_eq!((done.lanes[0].from, done.lanes[0].to), (Seq(5), Seq(2)));
+    desk.verify();
+    let mut db = connection::open(desk.path("shop.db"), Access::ReadWrite).unwrap();
+    let beyond = incarnation::fast_forward(&mut db, desk.path("shop.db"), None, Some(Seq(3)), &actor(), false);
+    assert_eq!(beyond.unwrap_err().to_string(), "the cursor cannot be moved to 3: it must be between 2 and 2");
+}

@@ -1,0 +1,130 @@
+//! Verify beside a relay at work, receipts and pruning by a relay, and the comparison with a ledger.
+
+use std::time::Duration;
+
+use litepost::connection::{self, Access};
+use litepost::{LedgerProblem, NewEvent, Problem, enqueue, verify_file};
+use litepost_core::Seq;
+use litepost_relay::config::{Config, Purpose};
+use litepost_relay::remote;
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::desk::Desk;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_under_load_never_fails() {
+    let mut desk = Desk::new();
+    desk.target();
+    desk.config(
+        "retain_rows = 300\ncleanup_every = 50\nlanes = 2",
+        Some("topics = [\"stock\"]"),
+        Some("batch_size = 40\nretry = { first = \"1ms\", cap = \"5ms\", max_attempts = 2 }"),
+    );
+    desk.statement("k", "INSERT INTO stock VALUES (?, 1)", &[-1]);
+    let relay = desk.start();
+    let path = desk.path("shop.db");
+    let producer = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            let mut db = connection::open(&path, Access::ReadWrite).unwrap();
+            for n in 0..4_000_i64 {
+                let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+                // Every 50th is refused by the target's CHECK: keys are blocked, letters are buried.
+                let amount = if n % 50 == 0 { -1 } else { 1 };
+                let args = [n, amount].map(litepost_core::Value::Integer);
+                let event =
+                    NewEvent::statement("stock", "INSERT INTO stock VALUES (?, ?)", args).key(format!("k{}", n % 20));
+                enqueue(&tx, &event).unwrap();
+                if n % 7 == 0 {
+                    enqueue(&tx, &NewEvent::new("nobody", "{}")).unwrap();
+                }
+                tx.commit().unwrap();
+            }
+        }
+    });
+    let (mut looks, mut receipts) = (0, 0);
+    while !producer.is_finished() || looks < 20 {
+        let path = path.clone();
+        let found = tokio::task::spawn_blocking(move || verify_file(path).unwrap()).await.unwrap();
+        assert!(found.is_healthy(), "look {looks}: {:?}", found.problems);
+        let config = Config::load(&desk.path("litepost.toml"), Purpose::Deliver).unwrap();
+        let compared = remote::compare(&config.files()[0]).await.unwrap();
+        assert_eq!(compared, [], "look {looks}");
+        looks += 1;
+        receipts += found.receipts;
+    }
+    producer.join().unwrap();
+    desk.until("the target has everything", |d| d.stock().len() == 3_921).await;
+    desk.until("the log is pruned", |d| d.number("SELECT count(*) FROM litepost_outbox") == 300).await;
+    relay.stop().await;
+    desk.verify();
+    assert!(looks >= 20 && receipts > 0, "{looks} looks, {receipts} receipts compared");
+    let told = "SELECT sum(delivered) FROM litepost_receipt WHERE destination = 'shop.copy'";
+    assert_eq!(desk.number(told), 3_921, "the receipts account for every delivery");
+    assert_eq!(desk.number("SELECT count(*) FROM litepost_dead WHERE destination = 'shop.copy'"), 80);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cleanup_every_waits_for_so_many_deliveries_and_no_longer_than_two_seconds() {
+    let mut desk = Desk::new();
+    desk.config("cleanup_every = 1000000", Some(""), None);
+    desk.event("orders", "k", "1");
+    let relay = desk.start();
+    desk.until("the first round is over", |d| d.number("SELECT count(*) FROM litepost_receipt") == 1).await;
+    desk.event("orders", "k", "2");
+    desk.until("both are delivered", |d| d.audit().len() == 2).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let kept = desk.number("SELECT count(*) FROM litepost_outbox");
+    assert_eq!(kept, 2, "one delivery is no reason for a round");
+    desk.until("time is", |d| d.number("SELECT count(*) FROM litepost_outbox") == 1).await;
+    relay.stop().await;
+    desk.verify();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_receipts_pruning_waits_for_none() {
+    let mut desk = Desk::new();
+    desk.config("retain_log_days = 0", Some(""), None);
+    for n in 0..10 {
+        desk.event("orders", "k", &n.to_string());
+    }
+    desk.drain_everything().await;
+    desk.until("the log is pruned", |d| d.number("SELECT count(*) FROM litepost_outbox") == 1).await;
+    assert_eq!(desk.number("SELECT count(*) FROM litepost_receipt"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_that_disagrees_is_named() {
+    let mut desk = Desk::new();
+    let target = desk.target();
+    desk.config("retain = \"never\"", None, Some(""));
+    for n in 1..=3 {
+        desk.statement("k", "INSERT INTO stock VALUES (?, ?)", &[n, 1]);
+    }
+    let compare = || async {
+        let config = Config::load(&desk.path("litepost.toml"), Purpose::Deliver).unwrap();
+        let found = remote::compare(&config.files()[0]).await.unwrap();
+        let told: Vec<LedgerProblem> = found
+            .into_iter()
+            .map(|problem| match problem {
+                Problem::Ledger { found, .. } => found,
+                other => panic!("{other}"),
+            })
+            .collect();
+        told
+    };
+    assert_eq!(compare().await, [], "nothing is applied, and there is no ledger yet");
+    desk.drain_everything().await;
+    assert_eq!(compare().await, []);
+    let set = |sql: &str| target.execute(sql, []).unwrap();
+    set("UPDATE litepost_ledger SET token = 99");
+    assert_eq!(compare().await, [LedgerProblem::NewerLease { remote: 99, here: 1 }]);
+    set("UPDATE litepost_ledger SET token = 1, last_hash = 'x'");
+    assert_eq!(compare().await, [LedgerProblem::AnotherEvent { seq: Seq(3) }]);
+    set("UPDATE litepost_ledger SET seq = 7");
+    assert_eq!(compare().await, [LedgerProblem::LogBehind { applied: Seq(7), newest: Seq(3) }]);
+    drop(target);
+    std::fs::write(desk.path("copy.db"), "no database").unwrap();
+    assert!(matches!(compare().await[..], [LedgerProblem::Unreachable { .. }]));
+    assert!(Connection::open(desk.path("shop.db")).is_ok());
+}
