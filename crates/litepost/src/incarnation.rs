@@ -16,6 +16,7 @@ use serde_json::json;
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
 use crate::log::{bounds, meta};
+use crate::operate::forget_lines;
 use crate::schema;
 
 const DOING: &str = "making the file a new incarnation";
@@ -233,7 +234,6 @@ fn lanes(tx: &Transaction<'_>, destination: Option<&str>) -> Result<Vec<Row>, St
 /// Sets a lane's cursor to `to`, with nothing above it and nothing blocked, and lets the books follow: what is settled by
 /// this counts as delivered.
 fn move_to(tx: &Transaction<'_>, lane: &Row, to: i64) -> Result<Moved, StoreError> {
-    let who = params![lane.destination, lane.lane];
     let delivered = |tx: &Transaction<'_>| -> Result<i64, StoreError> {
         tx.query_row(
             "SELECT delivered FROM main.litepost_cursor WHERE destination = ?1 AND lane = ?2",
@@ -243,7 +243,7 @@ fn move_to(tx: &Transaction<'_>, lane: &Row, to: i64) -> Result<Moved, StoreErro
         .doing(DOING)
     };
     let before = delivered(tx)?;
-    tx.execute("DELETE FROM main.litepost_blocked WHERE destination = ?1 AND lane = ?2", who).doing(DOING)?;
+    forget_lines(tx, &lane.destination, lane.lane)?;
     tx.execute(
         "UPDATE main.litepost_cursor SET acked = ?3, acked_above = '', updated_at = ?4, \
            delivered = max(0, ?3 - min(start_after, ?3) + adjusted - dead - expired - skipped - unrouted), \

@@ -28,6 +28,7 @@ pub use audit::{AuditEntry, audit_trail};
 pub use dead::{InOrder, NewBody, Replayed};
 pub use lanes::LanesChanged;
 pub use pause::{Pause, Progress, Resumed, Scope, head, pauses, progress};
+pub(crate) use rewind::forget_lines;
 pub use rewind::{RewindTo, Rewound};
 
 /// How long a relay is given to hand over its lanes, unless said otherwise.
