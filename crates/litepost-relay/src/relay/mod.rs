@@ -29,7 +29,7 @@ use std::time::Duration;
 use litepost::connection::{self, Access};
 use litepost::lanes::{HolderInfo, LeaseClaim, Retention};
 use litepost::operate::{Operator, Who};
-use litepost::{StoreError, incarnation, schema};
+use litepost::{StoreError, schema};
 use litepost_core::{Lane, PipelineConfig};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -203,14 +203,10 @@ impl Source {
         let open = move || {
             // A queue of sqloutbox: the file belongs to the outbox alone, and gets litepost's tables beside its own.
             let old = OldQueue::open(&config)?;
-            let mut connection = connection::open(&config.path, Access::ReadWrite)?;
-            schema::require_current(&connection)?;
-            // A copy must not deliver what its original delivers; a restored file must not deliver twice by accident.
-            incarnation::claim(&mut connection, &config.path)?;
             if config.max_pending.is_some() {
+                let mut connection = connection::open(&config.path, Access::ReadWrite)?;
                 schema::set_max_pending(&mut connection, config.max_pending)?;
             }
-            drop(connection);
             let writer = Writer::start(&config.path, config.retention, old, config.cleanup_every, stop)?;
             let reader = Reader::start(&config.path, config.durable_reads, &wakes)?;
             Ok(Opened { reader, writer })

@@ -143,7 +143,9 @@ impl Writer {
         cleanup_every: i64,
         give_up: CancellationToken,
     ) -> Result<Self, StoreError> {
-        let store = LaneStore::open(path)?;
+        let mut store = LaneStore::open(path)?;
+        // A copy must not deliver what its original delivers; a restored file must not deliver twice by accident.
+        store.claim_file(path)?;
         let (messages, inbox) = mpsc::channel();
         let mut wal = path.as_os_str().to_owned();
         wal.push("-wal");

@@ -157,7 +157,7 @@ async fn in_order_a_dead_letter_goes_before_what_waits_behind_it() {
     desk.until("both are applied, in order", |d| d.stock() == [(1, 7)]).await;
     relay.stop().await;
     assert_eq!(desk.number("SELECT delivered * 10 + dead FROM litepost_cursor"), 20);
-    assert_eq!(desk.number("SELECT count(*) FROM litepost_outbox"), 2, "nothing was written anew");
+    assert_eq!(desk.number("SELECT max(seq) FROM litepost_outbox"), 2, "nothing was written anew");
     desk.verify();
 }
 

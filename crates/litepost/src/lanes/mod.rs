@@ -186,6 +186,11 @@ impl LaneStore {
         bridge.step(&mut self.connection, limit)
     }
 
+    /// Marks the file as the one that is delivered from; an error when it is a copy, see [`crate::incarnation`].
+    pub fn claim_file(&mut self, path: impl AsRef<Path>) -> Result<(), StoreError> {
+        crate::incarnation::claim(&mut self.connection, path)
+    }
+
     /// A write transaction: IMMEDIATE, so that it waits for the lock at its beginning and cannot fail for it later.
     fn write(&mut self, doing: &'static str) -> Result<rusqlite::Transaction<'_>, StoreError> {
         self.connection.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)

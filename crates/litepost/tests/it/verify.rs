@@ -17,7 +17,7 @@ fn lease(store: &mut LaneStore) -> Lease {
     let claim = LeaseClaim { owner: "a".into(), holder_json: "{}".into(), lease_ms: 1_000 };
     match store.acquire(D, 0, &claim, None).unwrap() {
         Acquire::Granted(lease) => lease,
-        Acquire::HeldBy(beat) => panic!("held by {beat:?}"),
+        other => panic!("not granted: {other:?}"),
     }
 }
 
