@@ -50,7 +50,7 @@ pub(super) fn look(path: &Path, who: &LedgerOf) -> Result<Vec<LedgerRow>, Unavai
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut db = Connection::open_with_flags(path, flags).map_err(failed)?;
     db.busy_handler(Some(wait_for_lock)).map_err(failed)?;
-    ledger::look(&db, who).map_err(failed)
+    statements::look(&db, who).map_err(failed)
 }
 
 impl Target {
