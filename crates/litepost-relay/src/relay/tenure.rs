@@ -17,7 +17,7 @@ use litepost_core::{Chunk, EventRef, Millis, Pipeline, Seq, Unavailable, Unavail
 use super::lane::LaneTask;
 use super::meter::{Meter, Underway};
 use super::pace;
-use super::reader::{Identity, ReadError, ReaderHandle};
+use super::reader::{Identity, ReadError};
 use super::report::Drained;
 use super::slot::{self, Answer, Connection, Opened};
 use super::writer::WriteError;
