@@ -92,7 +92,7 @@ fn what_cannot_be_migrated_is_refused_and_left_as_it_is() {
     std::fs::create_dir(place.path("folder.db")).unwrap();
     assert_eq!(
         place.bad(1, &["migrate", "--database", "folder.db"]),
-        "error: folder.db is not a file\n  hint: give the path of the database file itself\n"
+        "error: folder.db holds no outbox file\n  hint: give the db_dir of an app, or a database file\n"
     );
 
     let connection = rusqlite::Connection::open(place.path("foreign.db")).unwrap();
