@@ -12,7 +12,7 @@ use crate::shell::{command, read, root, run, target};
 use crate::{Finding, setup};
 
 /// Options of `cargo xtask wheel`.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct Args {
     /// Build what is published (slow); the debug profile otherwise
     #[arg(long)]

@@ -112,6 +112,10 @@ fn an_import_that_is_killed_again_and_again_loses_and_doubles_nothing() {
         let dry: Value = serde_json::from_str(&dry.stdout).unwrap();
         assert_eq!(dry["files"][0]["before"][0]["pending"], before);
         assert_eq!(dry["files"][0]["before"][0]["leftovers"], told["leftovers"]);
+        // The batch behind the jump of the numbers: told, and no obstacle.
+        let findings = dry["files"][0]["before"][0]["findings"].as_array().unwrap();
+        assert_eq!(findings.len(), 39, "{dry}");
+        assert!(findings.iter().all(|finding| finding["kind"] == "mislinked"), "{dry}");
         assert_eq!(rows_of_queue(&place), before, "a dry run changes nothing");
         assert_eq!(
             number(&place.path("data/orders.db"), "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'litepost%'"),
@@ -282,4 +286,21 @@ fn a_lost_row_stops_its_namespace_until_it_is_accepted() {
     assert_eq!(moved("right"), all("right"), "the other namespace goes on");
     place.litepost(&["import", "--from", "pair/shared.db", "--all-namespaces", "--accept-missing"]);
     assert_eq!(moved("left"), all("left") - 1);
+}
+
+#[test]
+fn a_predecessor_older_than_the_sync_log_is_told_and_stops_nothing() {
+    let place = Place::new();
+    let told = written(&place, "0.5");
+    let shared = place.path("pair/shared.db");
+    // As after an outage longer than retain_log_days: delivered, and its receipt pruned.
+    let first = number(&shared, "SELECT min(seq) FROM outbox_queue WHERE namespace = 'left'");
+    Connection::open(&shared).unwrap().execute("DELETE FROM outbox_queue WHERE seq = ?1", [first]).unwrap();
+    let report = place.good(&["import", "--from", "pair", "--all-namespaces", "--json"]);
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let kinds: Vec<&str> =
+        report["files"][0]["findings"].as_array().unwrap().iter().map(|f| f["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["pruned"], "{report}");
+    let moved = number(&shared, "SELECT count(*) FROM litepost_outbox WHERE topic = 'left'");
+    assert_eq!(moved, told["expected"]["left"].as_i64().unwrap() - 1);
 }
