@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::shell::{cargo, command, root, run as sh};
 use crate::summary::Summary;
-use crate::{docs, laws, setup, test, tidy, wheel};
+use crate::{docs, laws, setup, test, tidy};
 
 /// Options of `cargo xtask ci`.
 #[derive(clap::Args)]
@@ -36,7 +36,6 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.without_tests {
         summary.step("what the tests need", setup::everything);
         test::all(&mut summary, setup::nextest().as_deref());
-        summary.step("the pip package", || wheel::wheel(&wheel::Args::default()));
     }
     summary.close()
 }

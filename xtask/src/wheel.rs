@@ -1,6 +1,6 @@
 //! `cargo xtask wheel`: builds the pip package, installs it in an environment that has nothing else, and uses it.
 //!
-//! Called by people and by CI. Invariant: what is tested is what was installed from the wheel, in an empty folder, with
+//! Called by people before a release. Invariant: what is tested is what was installed from the wheel, in an empty folder, with
 //! nothing of the repository in reach; the wheel links no native module into the interpreter.
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::shell::{command, read, root, run, target};
 use crate::{Finding, setup};
 
 /// Options of `cargo xtask wheel`.
-#[derive(clap::Args, Default)]
+#[derive(clap::Args)]
 pub struct Args {
     /// Build what is published (slow); the debug profile otherwise
     #[arg(long)]
