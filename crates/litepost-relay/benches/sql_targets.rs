@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on should stop there")]
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::future;
 use std::path::Path;
 use std::process::Command;
@@ -97,13 +98,12 @@ fn main() {
         "{:<10} {:<16} {:>14} {:>14} {:>14} {:>8} {:>8}",
         "target", "statements", "litepost/s", "by hand/s", "sqloutbox/s", "x hand", "x sqlo."
     );
-    let servers: [(&str, fn() -> Server); 3] = [
-        ("sqlite", || Server::Sqlite),
-        ("postgres", || Server::Postgres(Postgres::start())),
-        ("mysql", || Server::MariaDb(MariaDb::start())),
-    ];
-    for (_, start) in servers.into_iter().filter(|(name, _)| wanted(name)) {
-        let server = start();
+    for name in ["sqlite", "postgres", "mysql"].into_iter().filter(|name| wanted(name)) {
+        let server = match name {
+            "postgres" => Server::Postgres(Postgres::start()),
+            "mysql" => Server::MariaDb(MariaDb::start()),
+            _ => Server::Sqlite,
+        };
         for mixed in [false, true] {
             compare(&server, mixed, events, if quick { 1 } else { ROUNDS });
         }
@@ -167,7 +167,7 @@ fn step(at: usize, mixed: bool) -> (&'static str, Vec<Value>) {
 
 fn fill(events: usize, mixed: bool) -> TempDir {
     let folder = tempfile::tempdir_in(".").unwrap();
-    let mut db = Options::new(Access::ReadWrite).create(true).open(&folder.path().join("shop.db")).unwrap();
+    let mut db = Options::new(Access::ReadWrite).create(true).open(folder.path().join("shop.db")).unwrap();
     db.query_row("PRAGMA journal_mode = wal", [], |_| Ok(())).unwrap();
     schema::migrate(&mut db).unwrap();
     let tx = db.transaction().unwrap();
@@ -276,7 +276,7 @@ async fn postgres_by_hand(outbox: &Connection, url: &str) {
             if !prepared.contains_key(sql) {
                 let native = sql.split('?').enumerate().fold(String::new(), |mut out, (n, part)| {
                     if n > 0 {
-                        out.push_str(&format!("${n}"));
+                        let _ = write!(out, "${n}");
                     }
                     out + part
                 });

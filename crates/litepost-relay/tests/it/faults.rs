@@ -1,6 +1,7 @@
 //! What sqloutbox did wrong (found by running it), as statements and outages that must end well here. The numbers are
 //! those of the list of its faults; what needs its extra column is tested where that is.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use litepost::{NewEvent, enqueue};
@@ -162,9 +163,10 @@ async fn fault_11_a_hung_target_delays_no_other_and_a_table_reaches_every_target
         ("second", "sqlite", "path = \"second.db\"".into()),
     ] {
         let limit = if name == "second" { "max_batch_bytes = 1\n" } else { "" };
-        text.push_str(&format!(
+        let _ = write!(
+            text,
             "[app.shop.db.{name}]\ntype = \"{kind}\"\ntables = [\"stock\"]\n{limit}connection = {{ {connection} }}\n"
-        ));
+        );
     }
     std::fs::write(desk.path("litepost.toml"), text).unwrap();
     for id in 1..=20 {
