@@ -90,7 +90,7 @@ fn documentation() -> Result<()> {
 fn dependencies() -> Result<()> {
     let deny = setup::deny()?;
     manifests().try_for_each(|manifest| {
-        let scope = ["--manifest-path", manifest, "--all-features", "check", "--config", "deny.toml"];
+        let scope = ["--manifest-path", manifest, "--all-features", "--config", "deny.toml", "check"];
         sh(command(&deny, &scope).args(["bans", "licenses", "sources"]))
     })?;
     let home =

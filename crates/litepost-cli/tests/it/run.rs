@@ -233,3 +233,26 @@ fn the_demo_proves_itself_with_the_relay_killed_on_the_way() {
     let stderr = place.bad(1, &["demo", "--folder", "stage"]);
     assert!(stderr.contains("exists already"), "{stderr}");
 }
+
+/// A topic may carry business events for one destination and statements for another.
+#[test]
+fn a_database_leaves_business_events_of_its_topic_to_others() {
+    let place = shop();
+    place.write("litepost.toml", CONFIG.replace("['orders']", "['copies']"));
+    let event = |arguments: &[&str]| {
+        place.good(&[&["enqueue", "--database", "shop.db", "--topic", "copies"], arguments].concat());
+    };
+    event(&["--type", "OrderCreated", "--payload", "1"]);
+    event(&["--type", "sql", "--payload", "{\"sql\":\"INSERT INTO copies (n) VALUES (2)\"}"]);
+    place.good(&["run", "--until-idle"]);
+    assert_eq!((copied(&place), std::fs::read_to_string(place.path("events.jsonl")).unwrap().lines().count()), (1, 2));
+    let status: serde_json::Value = serde_json::from_str(&place.good(&["status", "--json"])).unwrap();
+    for destination in status["destinations"].as_array().unwrap() {
+        assert_eq!((&destination["dead"], &destination["pending"]), (&0.into(), &0.into()), "{destination}");
+    }
+    // A statement whose type was forgotten is told, not passed over.
+    event(&["--payload", "{\"sql\":\"INSERT INTO copies (n) VALUES (3)\"}"]);
+    place.litepost(&["run", "--until-idle"]);
+    let dead: serde_json::Value = serde_json::from_str(&place.good(&["dead", "list", "--json"])).unwrap();
+    assert_eq!((dead["dead"].as_array().unwrap().len(), copied(&place)), (1, 1), "{dead}");
+}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::types::{BlockedLine, BlockedState, DeadLetter, Decisions, Health};
 use super::{Opening, Pipeline};
+use crate::statement::STATEMENT_KIND;
 use crate::{Chunk, DeadReason, Event, EventRef, Line, Millis, Now, Seq, line_hash};
 
 impl Pipeline {
@@ -83,6 +84,9 @@ impl Pipeline {
     fn is_ours(&mut self, event: &Event) -> bool {
         if let Some(only) = &event.only_for {
             return **only == *self.config.destination && self.config.lane.owns(event, self.config.ordering);
+        }
+        if self.config.statements_only && !event.kind.is_empty() && *event.kind != *STATEMENT_KIND {
+            return false;
         }
         let matches = match &self.last_topic {
             Some((topic, matches)) if Arc::ptr_eq(topic, &event.topic) => *matches,

@@ -19,6 +19,9 @@ pub struct PipelineConfig {
     pub lane: Lane,
     /// Which topics the destination takes.
     pub topics: TopicFilter,
+    /// Whether it executes statements: business events of the same topics are then not for it. An event without a type is,
+    /// so that a statement whose type was forgotten is told and not passed over.
+    pub statements_only: bool,
     /// How rejected events are tried again.
     pub retry: RetryPolicy,
     /// How an unavailable destination is probed.
@@ -52,6 +55,7 @@ impl Default for PipelineConfig {
             ordering: Ordering::Key,
             lane: Lane::ONLY,
             topics: TopicFilter::all(),
+            statements_only: false,
             retry: RetryPolicy::default(),
             breaker: BreakerPolicy::default(),
             on_dead: OnDead::Continue,

@@ -60,6 +60,7 @@ fn one(file: &OutboxFile, destination: &Destination, policy: &Policy) -> Destina
         pipeline: PipelineConfig {
             ordering: policy.ordering,
             topics,
+            statements_only: destination.kind.statements,
             retry: policy.retry,
             on_dead: policy.on_dead,
             concurrency: policy.concurrency,

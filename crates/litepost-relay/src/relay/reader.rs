@@ -198,7 +198,11 @@ impl Worker {
         loop {
             let message = match self.inbox.recv_timeout(SAFETY_POLL) {
                 Ok(message) => message,
-                Err(RecvTimeoutError::Timeout) => Message::Wake,
+                Err(RecvTimeoutError::Timeout) => {
+                    // Nobody has said that a commit is on its way: one look is enough.
+                    self.wake(&LOOK_AGAIN[..1]);
+                    continue;
+                }
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             match message {
@@ -218,7 +222,7 @@ impl Worker {
                     let identity = || Ok(Identity { origin: self.log.origin()?.into(), epoch: self.log.epoch()? });
                     let _ = reply.send(identity().map_err(|error: StoreError| explain(&error)));
                 }
-                Message::Wake => self.wake(),
+                Message::Wake => self.wake(&LOOK_AGAIN),
                 Message::Stop => return,
             }
         }
@@ -308,9 +312,10 @@ impl Worker {
         Ok(())
     }
 
-    fn wake(&mut self) {
+    /// Looks for commits, as often as `looks` says: a hint comes a moment before what it is about can be seen.
+    fn wake(&mut self, looks: &[Duration]) {
         self.pending.store(false, Ordering::Release);
-        if !self.parked.is_empty() && self.committed() {
+        if !self.parked.is_empty() && self.committed(looks) {
             self.answer_parked();
         }
         self.look_for_wishes();
@@ -345,8 +350,8 @@ impl Worker {
     }
 
     /// Whether another connection has committed since the log was last found to end.
-    fn committed(&self) -> bool {
-        for pause in LOOK_AGAIN {
+    fn committed(&self, looks: &[Duration]) -> bool {
+        for &pause in looks {
             if !pause.is_zero() {
                 std::thread::sleep(pause);
             }
