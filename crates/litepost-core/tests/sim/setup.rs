@@ -16,6 +16,7 @@ pub(crate) fn config(chance: &mut Chance, with_ledger: bool) -> PipelineConfig {
         destination: "here".into(),
         ordering: *chance.pick(&[Ordering::Strict, Ordering::Key, Ordering::Key, Ordering::None]),
         lane: *chance.pick(&[Lane::ONLY, Lane { index: 1, count: 3 }]),
+        statements_only: false,
         topics: TopicFilter::parse(*chance.pick(&[&["*"][..], &["orders", "pay.*"][..]])).unwrap_or_default(),
         retry: RetryPolicy {
             first_ms: 10,
