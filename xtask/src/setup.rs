@@ -29,6 +29,17 @@ const NEEDS: &[Need] = &[
         packages: &["mariadb-server"],
     },
     Need { what: "Redis's server", present: || has("redis-server"), packages: &["redis-server"] },
+    Need {
+        what: "RabbitMQ's server programs",
+        present: || has("epmd") && Path::new("/usr/lib/rabbitmq/bin/rabbitmq-server").is_file(),
+        packages: &["rabbitmq-server"],
+    },
+    Need {
+        what: "Mosquitto (an MQTT broker)",
+        present: || Path::new("/usr/sbin/mosquitto").is_file() && has("mosquitto_passwd"),
+        packages: &["mosquitto"],
+    },
+    Need { what: "openssl", present: || has("openssl"), packages: &["openssl"] },
     Need { what: "the sqlite3 shell", present: || has("sqlite3"), packages: &["sqlite3"] },
     Need { what: "Node.js and npm", present: || has("node") && has("npm"), packages: &["nodejs", "npm"] },
     // better-sqlite3 is compiled on the machine: its ready-made binaries come from outside the registry.

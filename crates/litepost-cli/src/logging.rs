@@ -28,12 +28,21 @@ fn filter(default: &str) -> (EnvFilter, Option<String>) {
     for name in ["RUST_LOG", "LOG_LEVEL"] {
         let Some(text) = std::env::var(name).ok().filter(|text| !text.is_empty()) else { continue };
         return match EnvFilter::try_new(text.to_lowercase()) {
-            Ok(filter) => (filter, None),
+            Ok(filter) => (without_payloads(filter), None),
             Err(error) => {
                 (EnvFilter::new(default), Some(format!("{name} is not understood ({error}); logging at {default}")))
             }
         };
     }
     // The log of the libraries below is of interest to nobody at this level.
-    (EnvFilter::new(format!("{default},hyper=warn,reqwest=warn,rustls=warn")), None)
+    let quiet = format!("{default},hyper=warn,reqwest=warn,rustls=warn,lapin=error,rumqttc=error");
+    (without_payloads(EnvFilter::new(quiet)), None)
+}
+
+/// The AMQP client logs a returned message whole, payload included; the relay tells of it without.
+fn without_payloads(filter: EnvFilter) -> EnvFilter {
+    match "lapin::returned_messages=off".parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(_) => filter,
+    }
 }

@@ -9,6 +9,16 @@
 #![allow(clippy::disallowed_methods, reason = "measuring time is this program's purpose")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on should stop there")]
 
+#[cfg(feature = "kafka")]
+#[path = "brokers/kafka.rs"]
+mod kafka;
+#[cfg(feature = "mqtt")]
+#[path = "brokers/mqtt.rs"]
+mod mqtt;
+#[cfg(feature = "amqp")]
+#[path = "brokers/rabbitmq.rs"]
+mod rabbitmq;
+
 use std::future;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -34,6 +44,12 @@ static BROKERS: &[Broker] = &[
     ("nats", nats::bench),
     #[cfg(feature = "redis")]
     ("redis", redis_streams::bench),
+    #[cfg(feature = "amqp")]
+    ("rabbitmq", rabbitmq::bench),
+    #[cfg(feature = "mqtt")]
+    ("mqtt", mqtt::bench),
+    #[cfg(feature = "kafka")]
+    ("kafka", kafka::bench),
 ];
 
 fn main() {

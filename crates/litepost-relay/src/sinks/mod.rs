@@ -9,17 +9,23 @@ mod exec;
 mod file;
 mod hrana;
 mod http;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod ledger;
 #[allow(dead_code, reason = "used by the brokers' sinks, each behind its feature")]
 mod lines;
 #[allow(dead_code, reason = "used by the brokers' sinks, each behind its feature")]
 mod message;
+#[cfg(feature = "mqtt")]
+mod mqtt;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "amqp")]
+mod rabbitmq;
 pub(crate) mod recognise;
 #[cfg(feature = "redis")]
 mod redis;
@@ -30,6 +36,10 @@ mod sqlite;
 mod stdout;
 #[allow(dead_code, reason = "used by the brokers' sinks, each behind its feature")]
 mod template;
+#[cfg(any(feature = "amqp", feature = "mqtt"))]
+mod tls;
+#[cfg(any(feature = "amqp", feature = "kafka"))]
+mod windows;
 
 pub use self::reference::reference;
 use crate::dialect::{Dialect, MySqlModes};
@@ -55,6 +65,12 @@ pub fn registry() -> &'static [SinkType] {
         nats::TYPE,
         #[cfg(feature = "redis")]
         redis::TYPE,
+        #[cfg(feature = "amqp")]
+        rabbitmq::TYPE,
+        #[cfg(feature = "mqtt")]
+        mqtt::TYPE,
+        #[cfg(feature = "kafka")]
+        kafka::TYPE,
         blackhole::TYPE,
     ];
     TYPES

@@ -5,15 +5,21 @@
 //! when the pipe closes (drop, exit, panic, kill -9) it stops the server and removes the folder.
 //! A missing server program is a panic, never a skipped test.
 
+mod kafka;
 mod mariadb;
+mod mosquitto;
 mod nats;
 mod postgres;
+mod rabbitmq;
 mod redis;
 mod turso;
 
+pub use kafka::Kafka;
 pub use mariadb::MariaDb;
+pub use mosquitto::Mosquitto;
 pub use nats::Nats;
 pub use postgres::Postgres;
+pub use rabbitmq::RabbitMq;
 pub use redis::Redis;
 pub use turso::Turso;
 
@@ -218,6 +224,18 @@ pub(crate) fn wait_until(server: &Supervised, mut ready: impl FnMut() -> bool) -
 /// Whether something listens on the port.
 pub(crate) fn listens(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
+}
+
+/// Whether the server on the port sends anything back within a second.
+pub(crate) fn answers(port: u16, greeting: &[u8]) -> bool {
+    use std::io::{Read as _, Write as _};
+    let ask = || -> std::io::Result<usize> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(greeting)?;
+        stream.read(&mut [0; 64])
+    };
+    ask().is_ok_and(|length| length > 0)
 }
 
 /// Tries `start` on new ports until one is not taken by another program.

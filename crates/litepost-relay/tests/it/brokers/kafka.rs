@@ -1,0 +1,213 @@
+//! Kafka's protocol: a real broker (tansu) and librdkafka's mock cluster for errors on demand, both consumed by
+//! confluent-kafka.
+
+use litepost::NewEvent;
+use litepost_testkit::conformance::{
+    Desk, Duplicates, Harness, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
+};
+use litepost_testkit::servers::Kafka;
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+
+const SCRIPT: &str = include_str!("kafka.py");
+const READY: &str = "ready";
+const MISSING: &str = "missing";
+
+/// A broker with the topic `ready`.
+pub(crate) struct KafkaHarness {
+    server: Kafka,
+}
+
+pub(crate) fn harness() -> KafkaHarness {
+    let server = Kafka::start();
+    script(&server.bootstrap(), "make", READY);
+    KafkaHarness { server }
+}
+
+fn script(brokers: &str, what: &str, topic: &str) -> Vec<Received> {
+    consume_with(SCRIPT, &[brokers, what, topic])
+}
+
+impl Harness for KafkaHarness {
+    fn traits(&self) -> Traits {
+        Traits {
+            kind: "kafka",
+            in_flight: "batch_size = 200\nconcurrency = 4",
+            duplicates: Duplicates::Allowed,
+            // This broker has no limit of its own: the sink's holds, as it stands in the connection.
+            too_large: 3 << 20,
+            headers: true,
+        }
+    }
+
+    fn port(&self) -> u16 {
+        self.server.port()
+    }
+
+    fn behind(&mut self, proxy: u16) {
+        self.server.advertise(proxy);
+        script(&self.server.bootstrap(), "make", READY);
+    }
+
+    fn connection(&self, port: u16, target: Target) -> String {
+        let topic = if target == Target::Missing { MISSING } else { READY };
+        // The broker knows no users: whoever brings a password is refused.
+        let user = match target {
+            Target::WrongCredentials => format!(", user = \"relay\", password = \"{WRONG_PASSWORD}\", connect_timeout_ms = 1500"),
+            _ => String::new(),
+        };
+        format!(
+            "{{ brokers = \"127.0.0.1:{port}\", topic = \"{topic}\", format = \"raw\", record_bytes_max = 2097152{user} }}"
+        )
+    }
+
+    fn make_missing(&mut self) {
+        script(&self.server.bootstrap(), "make", MISSING);
+    }
+
+    fn consume(&mut self, target: Target) -> Vec<Received> {
+        script(&self.server.bootstrap(), "consume", if target == Target::Missing { MISSING } else { READY })
+    }
+
+    fn kill(&mut self) {
+        self.server.kill();
+    }
+
+    fn start_again(&mut self) {
+        self.server.start_again();
+    }
+
+    fn pause(&mut self) {
+        self.server.pause();
+    }
+
+    fn resume(&mut self) {
+        self.server.resume();
+    }
+}
+
+/// This broker forgets everything when it is killed, topics and producers included: what is written meanwhile waits until
+/// somebody has made the topic again, and arrives then.
+#[test]
+fn a_broker_that_comes_back_empty_blames_nobody() {
+    let mut harness = harness();
+    let connection = harness.connection(harness.port(), Target::Ready);
+    let mut desk = Desk::new("kafka", "timeout = \"2s\"\nmax_attempts = 2", &connection);
+    desk.write_many(200, 10);
+    let relay = desk.start();
+    desk.until_settled();
+    judge(desk.sent(), &harness.consume(Target::Ready), Duplicates::Never).unwrap();
+    harness.kill();
+    for sent in desk.sent().to_vec() {
+        desk.unsend(&sent.id);
+    }
+    let before = desk.delivered();
+    let tx = desk.outbox().unchecked_transaction().unwrap();
+    for n in 0..60 {
+        let key = format!("k{}", n % 4);
+        litepost::enqueue(&tx, &NewEvent::new("orders", n.to_string()).id(format!("late-{n:03}")).key(key)).unwrap();
+    }
+    tx.commit().unwrap();
+    harness.start_again();
+    script(&harness.server.bootstrap(), "make", READY);
+    desk.until("the rest has arrived", |desk| desk.delivered() == before + 60);
+    relay.stop();
+    assert_eq!(desk.dead(), 0);
+    let received = harness.consume(Target::Ready);
+    for key in 0..4 {
+        let mut ids: Vec<&str> = received.iter().filter(|r| r.key.as_deref() == Some(format!("k{key}").as_bytes())).map(|r| r.id.as_str()).collect();
+        ids.dedup();
+        let expected: Vec<String> = (0..60).filter(|n| n % 4 == key).map(|n| format!("late-{n:03}")).collect();
+        assert_eq!(ids, expected);
+    }
+}
+
+#[test]
+fn events_without_a_key_keep_their_order_in_one_partition() {
+    let mut harness = harness();
+    let connection = harness.connection(harness.port(), Target::Ready);
+    let mut desk = Desk::new("kafka", "batch_size = 50", &connection);
+    for n in 0..300 {
+        let body = n.to_string();
+        desk.write(NewEvent::new("orders", body.as_str()), None, body.as_bytes());
+    }
+    desk.drain_everything();
+    judge(desk.sent(), &harness.consume(Target::Ready), Duplicates::Never).unwrap();
+}
+
+/// A mock cluster with a topic of one partition, and the connection to it. Requests go one after the other and in small
+/// sets, so that something stands behind what fails.
+fn mock(topics: &[&str]) -> (MockCluster<'static, DefaultProducerContext>, String) {
+    let cluster = MockCluster::new(1).unwrap();
+    for topic in topics {
+        cluster.create_topic(topic, 1, 1).unwrap();
+    }
+    let brokers = cluster.bootstrap_servers();
+    let connection = format!(
+        "{{ brokers = \"{brokers}\", settings = {{ \"batch.num.messages\" = \"10\", \
+         \"max.in.flight.requests.per.connection\" = \"1\" }} }}"
+    );
+    (cluster, connection)
+}
+
+/// The first set of records is refused while others stand behind it in the client: none of them may pass it.
+#[test]
+fn a_partition_keeps_its_order_when_a_set_of_records_is_refused() {
+    let (cluster, connection) = mock(&["orders"]);
+    let mut desk = Desk::new("kafka", "batch_size = 100", &connection);
+    desk.write_many(100, 3);
+    let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+    cluster.request_errors(RDKafkaApiKey::Produce, &[refused]);
+    desk.drain_everything();
+    let received = script(&cluster.bootstrap_servers(), "consume", "orders");
+    judge(desk.sent(), &received, Duplicates::Never).unwrap();
+}
+
+/// The broker refuses the set, and then, when each record comes alone, the one at fault.
+#[test]
+fn the_record_at_fault_is_found_and_its_neighbours_arrive() {
+    let (cluster, connection) = mock(&["orders"]);
+    let mut desk = Desk::new("kafka", "batch_size = 100", &connection);
+    desk.write_many(50, 50);
+    let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+    cluster.request_errors(RDKafkaApiKey::Produce, &[refused, refused]);
+    let relay = desk.start();
+    desk.until_settled();
+    relay.stop();
+    let first = desk.sent()[0].id.clone();
+    assert_eq!(desk.text("SELECT group_concat(id || ' ' || error_code || ' ' || reason) FROM litepost_dead"), format!("{first} 10 permanent"));
+    desk.unsend(&first);
+    let received = script(&cluster.bootstrap_servers(), "consume", "orders");
+    judge(desk.sent(), &received, Duplicates::Never).unwrap();
+}
+
+#[test]
+fn a_broker_in_trouble_is_retried_and_blames_nobody() {
+    let (cluster, connection) = mock(&["orders"]);
+    let mut desk = Desk::new("kafka", "", &connection);
+    desk.write_many(100, 3);
+    use RDKafkaRespErr::{
+        RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS as FEW, RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION as MOVED,
+    };
+    cluster.request_errors(RDKafkaApiKey::Produce, &[MOVED, FEW, FEW, MOVED]);
+    desk.drain_everything();
+    let received = script(&cluster.bootstrap_servers(), "consume", "orders");
+    judge(desk.sent(), &received, Duplicates::Never).unwrap();
+    assert_eq!((desk.dead(), desk.number("SELECT count(*) FROM litepost_blocked")), (0, 0));
+}
+
+#[test]
+fn a_topic_that_is_not_allowed_holds_its_own_events_only() {
+    let (cluster, connection) = mock(&["orders", "secret"]);
+    cluster.topic_error("secret", RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED).unwrap();
+    let mut desk = Desk::new("kafka", "max_attempts = 2", &connection);
+    for n in 0..30 {
+        let (topic, key) = (if n % 3 == 0 { "secret" } else { "orders" }, format!("k{n}"));
+        desk.write(NewEvent::new(topic, "1"), Some(&key), b"1");
+    }
+    let relay = desk.start();
+    desk.until("the others are delivered", |desk| desk.delivered() == 20);
+    relay.stop();
+    assert_eq!((desk.dead(), desk.number("SELECT count(*) FROM litepost_blocked WHERE error_code = '29'")), (0, 10));
+}

@@ -1,0 +1,55 @@
+"""A subscriber with a session that the broker keeps: mqtt.py PORT USER PASSWORD (subscribe|consume) FILTER."""
+
+import base64
+import json
+import sys
+import threading
+import time
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+port, user, password, what, topics = sys.argv[1:]
+subscribed = threading.Event()
+last = time.monotonic()
+
+
+def on_connect(client, _userdata, _flags, reason, _properties):
+    assert not reason.is_failure, reason
+    if what == "subscribe":
+        client.subscribe(topics, qos=1)
+    else:
+        subscribed.set()
+
+
+def on_message(_client, _userdata, message):
+    global last
+    last = time.monotonic()
+    headers = getattr(message.properties, "UserProperty", [])
+    named = dict(headers)
+    key = named.get("litepost-key")
+    line = {
+        "id": named["litepost-id"],
+        "key": None if key is None else base64.b64encode(key.encode()).decode(),
+        "body": base64.b64encode(message.payload).decode(),
+        "headers": headers,
+    }
+    print(json.dumps(line))
+
+
+client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="consumer-" + topics, protocol=mqtt.MQTTv5)
+client.username_pw_set(user, password)
+client.on_connect = on_connect
+client.on_message = on_message
+client.on_subscribe = lambda *_: subscribed.set()
+session = Properties(PacketTypes.CONNECT)
+session.SessionExpiryInterval = 0xFFFFFFFF
+client.connect("127.0.0.1", int(port), clean_start=False, properties=session)
+client.loop_start()
+assert subscribed.wait(20), "no answer from the broker"
+last = time.monotonic()
+while what == "consume" and time.monotonic() - last < 2:
+    time.sleep(0.05)
+client.disconnect()
+client.loop_stop()
