@@ -153,9 +153,10 @@ impl KafkaSink {
         let message = self.mapping.message(event).map_err(Ok)?;
         let content_type = Header { key: "content-type", value: Some(message.content_type) };
         let headers = OwnedHeaders::new_with_capacity(message.headers.len() + 1).insert(content_type);
-        let headers = message.headers.iter().fold(headers, |headers, (name, value)| {
-            headers.insert(Header { key: name, value: Some(&**value) })
-        });
+        let headers = message
+            .headers
+            .iter()
+            .fold(headers, |headers, (name, value)| headers.insert(Header { key: name, value: Some(&**value) }));
         let mut record: FutureRecord<'_, [u8], [u8]> =
             FutureRecord::to(topic).payload(&message.body[..]).headers(headers);
         if event.created_at.0 > 0 {
@@ -173,9 +174,10 @@ impl KafkaSink {
         if one_partition {
             record = record.partition(0);
         }
-        self.producer.inner().send_result(record).map_err(|(error, _)| {
-            Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail))
-        })
+        self.producer
+            .inner()
+            .send_result(record)
+            .map_err(|(error, _)| Err(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)))
     }
 
     /// Waits for every report; at the deadline everything without one is taken back.
@@ -193,11 +195,10 @@ impl KafkaSink {
         };
         let read = reports.into_iter().map(|report| match report {
             Ok(Ok(_)) => Report::Delivered,
-            Ok(Err((KafkaError::MessageProduction(RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight), _)))
-                if late =>
-            {
-                Report::None
-            }
+            Ok(Err((
+                KafkaError::MessageProduction(RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::PurgeInflight),
+                _,
+            ))) if late => Report::None,
             Ok(Err((error, _))) => Report::Failed(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail)),
             Err(_) => Report::None,
         });

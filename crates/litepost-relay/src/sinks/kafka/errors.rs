@@ -29,9 +29,7 @@ pub(super) fn classify(error: Code) -> Class {
         | Code::UnknownPartition
         | Code::UnknownTopicId
         | Code::TopicAuthorizationFailed => Class::Event(Rejection::hold(code, text)),
-        Code::InvalidRecord | Code::PolicyViolation | Code::InvalidMessage => {
-            Class::Event(Rejection::new(code, text))
-        }
+        Code::InvalidRecord | Code::PolicyViolation | Code::InvalidMessage => Class::Event(Rejection::new(code, text)),
         Code::PurgeQueue | Code::PurgeInflight | Code::Fatal | Code::GaplessGuarantee => Class::Unsent,
         _ => Class::Destination(kind(error)),
     }

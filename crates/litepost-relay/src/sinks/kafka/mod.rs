@@ -221,7 +221,10 @@ fn config(given: &Connection, destination: &str) -> Result<ClientConfig, SinkCon
     for (key, value) in &given.settings {
         let at = format!("settings.{key}");
         if OURS.contains(&key.as_str()) {
-            return Err(error(&at, "is set by litepost: the order or the confirmation of events rests on it, or it has a key of its own"));
+            return Err(error(
+                &at,
+                "is set by litepost: the order or the confirmation of events rests on it, or it has a key of its own",
+            ));
         }
         if needs_openssl(key, value.expose_secret()) && !has_openssl() {
             return Err(error(
@@ -356,9 +359,11 @@ mod tests {
         if has_openssl() {
             return;
         }
-        for setting in
-            ["\"security.protocol\" = \"SASL_SSL\"", "\"sasl.mechanism\" = \"SCRAM-SHA-256\"", "\"ssl.ca.location\" = \"x\""]
-        {
+        for setting in [
+            "\"security.protocol\" = \"SASL_SSL\"",
+            "\"sasl.mechanism\" = \"SCRAM-SHA-256\"",
+            "\"ssl.ca.location\" = \"x\"",
+        ] {
             let told = built(&format!("brokers = \"h:1\"\nsettings = {{ {setting} }}")).unwrap_err();
             assert!(told.contains("rdkafka/ssl"), "{told}");
         }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use litepost_core::{Unavailable, UnavailableKind};
 use rumqttc::mqttbytes::v5::{ConnAck, ConnectReturnCode, DisconnectReasonCode, Packet};
-use rumqttc::{AsyncClient, ConnectionError, Event, EventLoop, MqttOptions, SessionMode, StateError, TlsConfiguration, Transport};
+use rumqttc::{
+    AsyncClient, ConnectionError, Event, EventLoop, MqttOptions, SessionMode, StateError, TlsConfiguration, Transport,
+};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -112,9 +114,9 @@ fn tls(settings: &Settings) -> Result<ClientConfig, Unavailable> {
 }
 
 fn certificates(path: &std::path::Path) -> Result<Vec<CertificateDer<'static>>, Unavailable> {
-    CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>).map_err(|e| {
-        Unavailable::new(UnavailableKind::Connect, format!("{} cannot be read: {e}", path.display()))
-    })
+    CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|e| Unavailable::new(UnavailableKind::Connect, format!("{} cannot be read: {e}", path.display())))
 }
 
 /// The broker as people may see it.
@@ -132,9 +134,8 @@ struct Teller(String);
 impl Teller {
     fn unavailable(&self, error: &ConnectionError) -> Unavailable {
         let kind = match error {
-            ConnectionError::ConnectionRefused(code) | ConnectionError::MqttState(StateError::ConnFail { reason: code }) => {
-                refused(*code)
-            }
+            ConnectionError::ConnectionRefused(code)
+            | ConnectionError::MqttState(StateError::ConnFail { reason: code }) => refused(*code),
             ConnectionError::Timeout(_) | ConnectionError::MqttState(StateError::AwaitPingResp) => {
                 UnavailableKind::Timeout
             }

@@ -26,7 +26,7 @@ use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings,
 
 pub(super) const TYPE: SinkType = SinkType {
     name: "mqtt",
-    summary: "publishes to an MQTT 5 broker with QoS 1 or 2",
+    summary: "publishes to an MQTT 5 broker with QoS 1 or 2 (not 3.1.1: its acknowledgements carry no reason)",
     acknowledged: "the broker has answered PUBACK (QoS 1) or completed the exchange with PUBCOMP (QoS 2), without an error. \
         Whether it then survives a crash of the broker is the broker's persistence: Mosquitto writes at intervals",
     duplicates: "a lost answer, a broken connection or a crash sends again, with QoS 2 too (the session is new); the consumer \
@@ -197,7 +197,10 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
         ("keep_alive_s", usize::from(given.keep_alive_s), usize::from(u16::MAX)),
     ] {
         if value == 0 || value > most {
-            return Err(error(key, &if most == 1 { "must be at least 1".into() } else { format!("must lie between 1 and {most}") }));
+            return Err(error(
+                key,
+                &if most == 1 { "must be at least 1".into() } else { format!("must lie between 1 and {most}") },
+            ));
         }
     }
     if !matches!(given.qos, 1 | 2) {

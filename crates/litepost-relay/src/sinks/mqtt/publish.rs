@@ -59,7 +59,10 @@ impl MqttSink {
             message.headers.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
         if let Some((name, value)) = user_properties.iter().find(|(_, value)| value.len() > usize::from(u16::MAX)) {
             let length = value.len();
-            return Err(Rejection::never("header", format!("the header {name:?} has {length} bytes, MQTT allows 65,535")));
+            return Err(Rejection::never(
+                "header",
+                format!("the header {name:?} has {length} bytes, MQTT allows 65,535"),
+            ));
         }
         let size = packet_bytes(&topic, &user_properties, message.content_type, message.body.len());
         let most = self.connected.packet_bytes_max;
@@ -134,9 +137,15 @@ fn classify(reason: u8, no_subscriber: NoSubscriber, shown: &str) -> Outcome {
         }
         0..=0x7f => Outcome::Delivered,
         // Of this topic, that is: who may not publish at all is told so when connecting.
-        NOT_AUTHORIZED => Outcome::Rejected(Rejection::hold(code.clone(), text("not allowed to publish to this topic"))),
-        TOPIC_NAME_INVALID => Outcome::Rejected(Rejection::never(code.clone(), text("the broker refuses the topic's name"))),
-        PAYLOAD_FORMAT_INVALID => Outcome::Rejected(Rejection::never(code.clone(), text("the broker refuses the payload"))),
+        NOT_AUTHORIZED => {
+            Outcome::Rejected(Rejection::hold(code.clone(), text("not allowed to publish to this topic")))
+        }
+        TOPIC_NAME_INVALID => {
+            Outcome::Rejected(Rejection::never(code.clone(), text("the broker refuses the topic's name")))
+        }
+        PAYLOAD_FORMAT_INVALID => {
+            Outcome::Rejected(Rejection::never(code.clone(), text("the broker refuses the payload")))
+        }
         QUOTA_EXCEEDED => {
             Outcome::Unavailable(Unavailable::new(UnavailableKind::Throttled, text("a quota is exceeded")))
         }

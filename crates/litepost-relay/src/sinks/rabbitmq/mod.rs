@@ -197,12 +197,11 @@ impl SinkFactory for Factory {
     fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
         Box::pin(async move {
             let settings = Arc::clone(&self.settings);
-            let properties =
-                ConnectionProperties::default().with_connection_name(format!("litepost {}", settings.destination).into());
+            let properties = ConnectionProperties::default()
+                .with_connection_name(format!("litepost {}", settings.destination).into());
             let runtime = runtime::default_runtime().map_err(|e| settings.unavailable(&e))?;
             let tls = settings.tls().await?;
-            let connecting =
-                lapin::Connection::connect_uri_with_config(settings.uri.clone(), properties, tls, runtime);
+            let connecting = lapin::Connection::connect_uri_with_config(settings.uri.clone(), properties, tls, runtime);
             let connection = connecting.await.map_err(|e| settings.unavailable(&e))?;
             let publisher = publisher::Publisher::open(settings, connection, context).await?;
             Ok(Box::new(publisher) as Box<dyn Sink>)

@@ -14,8 +14,8 @@ use litepost_core::{Ordering, Outcome, Rejection, Unavailable, UnavailableKind};
 use super::outgoing::{Outgoing, outgoing};
 use super::{HEADERS, Settings, Unroutable};
 use crate::sink::{Batch, Sink, SinkContext};
-use crate::sinks::windows::Windows;
 use crate::sinks::message::Mapping;
+use crate::sinks::windows::Windows;
 
 /// Most events of one window: what the broker and the client hold unconfirmed.
 const WINDOW_MAX: usize = 1_000;

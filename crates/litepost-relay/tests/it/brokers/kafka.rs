@@ -54,7 +54,9 @@ impl Harness for KafkaHarness {
         let topic = if target == Target::Missing { MISSING } else { READY };
         // The broker knows no users: whoever brings a password is refused.
         let user = match target {
-            Target::WrongCredentials => format!(", user = \"relay\", password = \"{WRONG_PASSWORD}\", connect_timeout_ms = 1500"),
+            Target::WrongCredentials => {
+                format!(", user = \"relay\", password = \"{WRONG_PASSWORD}\", connect_timeout_ms = 1500")
+            }
             _ => String::new(),
         };
         format!(
@@ -116,7 +118,11 @@ fn a_broker_that_comes_back_empty_blames_nobody() {
     assert_eq!(desk.dead(), 0);
     let received = harness.consume(Target::Ready);
     for key in 0..4 {
-        let mut ids: Vec<&str> = received.iter().filter(|r| r.key.as_deref() == Some(format!("k{key}").as_bytes())).map(|r| r.id.as_str()).collect();
+        let mut ids: Vec<&str> = received
+            .iter()
+            .filter(|r| r.key.as_deref() == Some(format!("k{key}").as_bytes()))
+            .map(|r| r.id.as_str())
+            .collect();
         ids.dedup();
         let expected: Vec<String> = (0..60).filter(|n| n % 4 == key).map(|n| format!("late-{n:03}")).collect();
         assert_eq!(ids, expected);
@@ -176,7 +182,10 @@ fn the_record_at_fault_is_found_and_its_neighbours_arrive() {
     desk.until_settled();
     relay.stop();
     let first = desk.sent()[0].id.clone();
-    assert_eq!(desk.text("SELECT group_concat(id || ' ' || error_code || ' ' || reason) FROM litepost_dead"), format!("{first} 10 permanent"));
+    assert_eq!(
+        desk.text("SELECT group_concat(id || ' ' || error_code || ' ' || reason) FROM litepost_dead"),
+        format!("{first} 10 permanent")
+    );
     desk.unsend(&first);
     let received = script(&cluster.bootstrap_servers(), "consume", "orders");
     judge(desk.sent(), &received, Duplicates::Never).unwrap();

@@ -33,9 +33,8 @@ fn start(qos: u8) -> MqttHarness {
     let file = folder.path().join("passwords").display().to_string();
     let made = Command::new("mosquitto_passwd").args(["-b", "-c", &file, USER, PASSWORD]).status().unwrap();
     assert!(made.success());
-    let server = Mosquitto::start_with(&format!(
-        "allow_anonymous false\npassword_file {file}\nmax_packet_size 2097152"
-    ));
+    let server =
+        Mosquitto::start_with(&format!("allow_anonymous false\npassword_file {file}\nmax_packet_size 2097152"));
     script(&server, "subscribe", "ready/#");
     MqttHarness { server, qos, _folder: folder }
 }

@@ -134,7 +134,10 @@ fn unroutable_events_become_dead_letters_when_that_is_asked_for() {
     let relay = desk.start();
     desk.until("they are given up", |desk| desk.dead() == 3);
     relay.stop();
-    assert_eq!(desk.text("SELECT group_concat(DISTINCT error_code || ' ' || reason) FROM litepost_dead"), "312 max_attempts");
+    assert_eq!(
+        desk.text("SELECT group_concat(DISTINCT error_code || ' ' || reason) FROM litepost_dead"),
+        "312 max_attempts"
+    );
 }
 
 /// The queue of the first event is full, that of its successor is not: the successor waits.
