@@ -10,6 +10,7 @@ use litepost_core::{Rejection, Unavailable, UnavailableKind};
 use rdkafka::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext as _, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::{FutureProducer, Producer as _, PurgeConfig};
 
 use super::{Settings, errors};
@@ -72,7 +73,7 @@ impl Producer {
         let (name, timeout) = (topic.to_owned(), self.settings.connect_timeout);
         let asked = self.blocking(move |inner| {
             let metadata = inner.client().fetch_metadata(Some(&name), timeout)?;
-            Ok::<_, KafkaError>(metadata.topics().iter().find(|t| t.name() == name).map(|t| t.error()))
+            Ok::<_, KafkaError>(metadata.topics().iter().find(|t| t.name() == name).map(MetadataTopic::error))
         });
         let error = match asked.await {
             Some(Ok(Some(None))) => {
