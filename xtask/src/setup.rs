@@ -39,7 +39,6 @@ const NEEDS: &[Need] = &[
         present: || Path::new("/usr/sbin/mosquitto").is_file() && has("mosquitto_passwd"),
         packages: &["mosquitto"],
     },
-    Need { what: "openssl", present: || has("openssl"), packages: &["openssl"] },
     Need { what: "the sqlite3 shell", present: || has("sqlite3"), packages: &["sqlite3"] },
     Need { what: "Node.js and npm", present: || has("node") && has("npm"), packages: &["nodejs", "npm"] },
     // better-sqlite3 is compiled on the machine: its ready-made binaries come from outside the registry.

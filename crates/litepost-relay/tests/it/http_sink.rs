@@ -75,6 +75,7 @@ impl Server {
     }
 }
 
+#[allow(clippy::disallowed_methods, reason = "a test of how long the relay waits must read a clock")]
 async fn answer(State(server): State<Server>, method: Method, headers: HeaderMap, body: Bytes) -> Response {
     server.seen.lock().unwrap().push(Seen { at: Instant::now(), method, headers, body });
     let reply = server.script.lock().unwrap().pop_front().unwrap_or_else(|| status(204));

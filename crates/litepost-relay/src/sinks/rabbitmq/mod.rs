@@ -109,10 +109,11 @@ static ROUTING_KEY: Rules = Rules {
 
 static EXCHANGE: Rules = Rules { what: "exchange", ..ROUTING_KEY };
 
-/// There is no binding of CloudEvents to AMQP 0-9-1. RabbitMQ hands headers to AMQP 1.0 consumers as application
-/// properties, so they are named as the binding to AMQP 1.0 has it. Names beginning with `x-` belong to the broker.
+/// CloudEvents are spelt as Knative's binding to RabbitMQ has it, which the SDKs read (there is none by CNCF for AMQP
+/// 0-9-1): <https://github.com/knative-extensions/eventing-rabbitmq/blob/main/cloudevents-protocol-spec/spec.md>. Names
+/// beginning with `x-` belong to the broker.
 static HEADERS: HeaderRules = HeaderRules {
-    cloudevents_prefix: "cloudEvents_",
+    cloudevents_prefix: "ce-",
     cloudevents_percent: false,
     reserved: &["x-"],
     name: |name| !name.is_empty() && name.len() <= 128,

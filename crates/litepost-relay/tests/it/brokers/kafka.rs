@@ -193,12 +193,13 @@ fn the_record_at_fault_is_found_and_its_neighbours_arrive() {
 
 #[test]
 fn a_broker_in_trouble_is_retried_and_blames_nobody() {
-    let (cluster, connection) = mock(&["orders"]);
-    let mut desk = Desk::new("kafka", "", &connection);
-    desk.write_many(100, 3);
     use RDKafkaRespErr::{
         RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS as FEW, RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION as MOVED,
     };
+
+    let (cluster, connection) = mock(&["orders"]);
+    let mut desk = Desk::new("kafka", "", &connection);
+    desk.write_many(100, 3);
     cluster.request_errors(RDKafkaApiKey::Produce, &[MOVED, FEW, FEW, MOVED]);
     desk.drain_everything();
     let received = script(&cluster.bootstrap_servers(), "consume", "orders");
@@ -219,4 +220,13 @@ fn a_topic_that_is_not_allowed_holds_its_own_events_only() {
     desk.until("the others are delivered", |desk| desk.delivered() == 20);
     relay.stop();
     assert_eq!((desk.dead(), desk.number("SELECT count(*) FROM litepost_blocked WHERE error_code = '29'")), (0, 10));
+}
+
+#[test]
+fn cloudevents_are_read_by_the_sdk() {
+    super::cloudevents::check("kafka", || {
+        let server = harness().server;
+        let brokers = server.bootstrap();
+        (server, format!("brokers = \"{brokers}\", topic = \"{READY}\""), brokers)
+    });
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use litepost::NewEvent;
 use litepost_testkit::conformance::{
-    Desk, Duplicates, Harness, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
+    Desk, Duplicates, Harness, Received, Target, Traits, WRONG_PASSWORD, consume_with,
 };
 use litepost_testkit::servers::Mosquitto;
 use tempfile::TempDir;
@@ -133,20 +133,15 @@ fn over_tls_the_certificate_is_checked() {
     assert_eq!(desk.delivered(), 20);
 }
 
-/// The payload of a CloudEvent is the body, its attributes are user properties without a prefix (the MQTT 5 binding).
 #[test]
-fn cloudevents_are_what_the_binding_says() {
-    let server = start(1).server;
-    let connection = format!(
-        "{{ url = \"{}\", topic = \"ready/x\", format = \"cloudevents_binary\", user = \"{USER}\", password = \"{PASSWORD}\" }}",
-        server.url()
-    );
-    let mut desk = Desk::new("mqtt", "", &connection);
-    desk.write(NewEvent::new("orders", "[1]").kind("Created"), None, b"[1]");
-    desk.drain_everything();
-    let received = script(&server, "consume", "ready/#");
-    for (name, value) in [("specversion", "1.0"), ("id", "e-000000"), ("type", "Created")] {
-        assert!(received[0].headers.contains(&(name.into(), value.into())), "{name}: {:?}", received[0].headers);
-    }
-    judge(desk.sent(), &received, Duplicates::Never).unwrap();
+fn cloudevents_are_read_by_the_sdk() {
+    super::cloudevents::check("mqtt", || {
+        let harness = start(1);
+        let port = harness.server.port();
+        let connection = format!(
+            "url = \"{}\", user = \"{USER}\", password = \"{PASSWORD}\", topic = \"ready/{{seq}}\", retain = true",
+            harness.server.url()
+        );
+        (harness, connection, format!("mqtt://{USER}:{PASSWORD}@127.0.0.1:{port}"))
+    });
 }

@@ -210,3 +210,14 @@ fn a_user_without_the_permission_is_told_and_costs_no_event_an_attempt() {
     let Drained::Unavailable { error } = drained else { panic!("{drained:?}") };
     assert!(error.to_lowercase().contains("permissions violation"), "{error}");
 }
+
+#[test]
+fn cloudevents_are_read_by_the_sdk() {
+    super::cloudevents::check("nats", || {
+        let server = Nats::start();
+        make_stream(&server.url(), READY, "ready.>");
+        let url = server.url();
+        let connection = format!("url = \"{url}\", stream = \"{READY}\", subject = \"ready.x\"");
+        (server, connection, url)
+    });
+}

@@ -222,3 +222,13 @@ fn over_tls_the_certificate_is_checked() {
     desk.drain_everything();
     judge(desk.sent(), &consume(&server, "there"), Duplicates::Never).unwrap();
 }
+
+#[test]
+fn cloudevents_are_read_by_the_sdk() {
+    super::cloudevents::check("rabbitmq", || {
+        let server = RabbitMq::start();
+        make(&server, READY);
+        let url = server.url();
+        (server, format!("url = \"{url}\", exchange = \"{READY}\", routing_key = \"x\""), url)
+    });
+}

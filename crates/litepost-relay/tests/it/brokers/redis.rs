@@ -213,3 +213,12 @@ fn what_a_stream_keeps_is_bounded_when_that_is_wanted() {
     assert!((100..1_000).contains(&kept.len()), "{}", kept.len());
     assert_eq!(kept.last().map(|message| message.id.as_str()), Some("e-002999"));
 }
+
+#[test]
+fn cloudevents_are_read_by_the_sdk() {
+    super::cloudevents::check("redis", || {
+        let server = Redis::start();
+        let url = server.url();
+        (server, format!("url = \"{url}\", stream = \"ready\""), url)
+    });
+}
