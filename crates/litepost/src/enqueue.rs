@@ -9,6 +9,7 @@ use rusqlite::{Connection, Savepoint, ToSql, Transaction, params_from_iter};
 use crate::contract::{Bind, Enqueued, INSERT, INSERT_FEW, Row};
 use crate::enqueue_error::EnqueueError;
 use crate::event::NewEvent;
+use crate::failpoint::{self, Point};
 
 mod sealed {
     pub trait Sealed {
@@ -98,6 +99,9 @@ fn insert(connection: &Connection, event: &NewEvent) -> Result<Enqueued, Enqueue
         Some(values) => connection.prepare_cached(INSERT_FEW)?.execute(params_from_iter(values))?,
         None => connection.prepare_cached(INSERT)?.execute(params_from_iter(row.binds()))?,
     };
+    if failpoint::hit(Point::EnqueueInserted) {
+        return Err(EnqueueError::Io { code: 10 });
+    }
     let rows = u64::try_from(rows).unwrap_or(u64::MAX);
     Ok(row.enqueued(rows, connection.last_insert_rowid()))
 }

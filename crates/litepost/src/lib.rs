@@ -9,6 +9,8 @@ pub mod contract;
 mod enqueue_error;
 mod error;
 mod event;
+#[doc(hidden)]
+pub mod failpoint;
 mod fault;
 mod fork;
 pub mod ids;

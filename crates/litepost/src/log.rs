@@ -15,6 +15,7 @@ use rusqlite::{Connection, OptionalExtension as _};
 use crate::connection::{self, Access};
 use crate::durable::Durable;
 use crate::error::{Doing as _, StoreError};
+use crate::failpoint::{self, Point};
 use crate::schema;
 use decode::Decoder;
 
@@ -151,7 +152,9 @@ impl LogReader {
 
     /// Makes everything read so far survive a power cut. To be called before it leaves this machine.
     pub fn make_durable(&mut self) -> Result<(), StoreError> {
-        self.durable.sync(&self.connection)
+        failpoint::pass(Point::ReadBeforeSync, DOING)?;
+        self.durable.sync(&self.connection)?;
+        failpoint::pass(Point::ReadAfterSync, DOING)
     }
 
     /// The journal mode of the file, in lower case.

@@ -6,9 +6,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use litepost::{Enqueued, NewEvent, NewPayload};
+use litepost::failpoint::{self, Point};
+use litepost::{EnqueueError, Enqueued, NewEvent, NewPayload};
 use litepost_relay::config::{Config, Outbox, Purpose};
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::args::Where;
 use crate::events::parse_time;
@@ -130,8 +131,20 @@ fn say(text: std::fmt::Arguments<'_>) -> Result<(), Failure> {
 fn one(connection: &mut Connection, event: &NewEvent) -> Result<Enqueued, Failure> {
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let written = litepost::enqueue(&tx, event)?;
-    tx.commit()?;
+    commit(tx)?;
     Ok(written)
+}
+
+/// Commits. A failure that a test asks for here stands for one of the commit, or for an answer that was lost.
+fn commit(tx: Transaction<'_>) -> Result<(), EnqueueError> {
+    if failpoint::hit(Point::EnqueueBeforeCommit) {
+        return Err(EnqueueError::Busy);
+    }
+    tx.commit()?;
+    if failpoint::hit(Point::EnqueueAfterCommit) {
+        return Err(EnqueueError::Busy);
+    }
+    Ok(())
 }
 
 impl Enqueue {

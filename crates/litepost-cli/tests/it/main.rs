@@ -7,6 +7,8 @@ mod broken_configs;
 mod crash;
 mod enqueue;
 mod exec;
+#[cfg(feature = "failpoints")]
+mod failpoints;
 mod generated;
 mod hostile;
 mod inbox;

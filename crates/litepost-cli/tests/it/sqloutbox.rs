@@ -33,7 +33,7 @@ fn script(name: &str) -> PathBuf {
 }
 
 /// Files of that version with everything that can be in them; returns what the script says of them.
-fn written(place: &Place, version: &str) -> Value {
+pub(crate) fn written(place: &Place, version: &str) -> Value {
     std::fs::create_dir(place.path("data")).unwrap();
     place.write("litepost.toml", CONFIG);
     for name in ["warehouse.db", "expected.db"] {
@@ -59,7 +59,7 @@ fn number(path: &Path, sql: &str) -> i64 {
     Connection::open(path).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
 }
 
-fn compare(place: &Place, version: &str) {
+pub(crate) fn compare(place: &Place, version: &str) {
     for table in ["orders", "left", "right"] {
         let (found, expected) = (rows(&place.path("warehouse.db"), table), rows(&place.path("expected.db"), table));
         assert!(expected.len() >= 40, "{version} {table}: {} rows", expected.len());

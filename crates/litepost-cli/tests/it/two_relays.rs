@@ -15,7 +15,7 @@ use crate::support::Place;
 const CONFIG: &str = "[app.shop]\ndatabase = 'shop.db'\nlease = '1s'\nretain = '1h'\nbatch_size = 5\n\
     [app.shop.sink.audit]\ntype = 'file'\nconnection = { path = 'events.jsonl' }\n\
     [app.shop.db.copy]\ntype = 'sqlite'\ntables = ['stock']\nlanes = 2\nconnection = { path = 'copy.db' }\n";
-const KEYS: i64 = 5;
+pub(crate) const KEYS: i64 = 5;
 
 struct Relays(Vec<Child>);
 
@@ -149,7 +149,7 @@ fn frozen_past_its_lease_or_killed_a_relay_changes_nothing_and_the_other_goes_on
 }
 
 /// Each once, those of a key in order.
-fn check(written: i64, got: &[i64]) {
+pub(crate) fn check(written: i64, got: &[i64]) {
     let mut sorted = got.to_vec();
     sorted.sort_unstable();
     assert_eq!(sorted, (1..=written).collect::<Vec<_>>(), "lost or doubled");

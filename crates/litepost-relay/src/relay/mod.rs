@@ -49,6 +49,10 @@ use crate::sink::SinkFactory;
 
 /// Between two attempts to open a file.
 const OPEN_AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+/// Between two attempts to register a destination that the file does not know.
+const REGISTER_AGAIN: Duration = Duration::from_millis(500);
+/// `run_until_idle` gives it so many.
+const REGISTER_TRIES_WHEN_DRAINING: u32 = 5;
 
 /// What a relay delivers.
 #[derive(Clone, Default)]
@@ -223,8 +227,12 @@ impl Source {
         let mut ready = Vec::new();
         for destination in &self.config.destinations {
             let count = destination.lanes.max(1);
-            if let Err(error) = self.register(opened, destination, count).await {
+            if let Err(error) = self.register_or_wait(opened, destination, count).await {
                 tracing::error!(destination = %destination.name, %error, "cannot register the destination");
+                // What it has not registered for would be pruned as soon as the others have it.
+                if !self.is_known(opened, destination).await {
+                    return self.failed(&error);
+                }
                 reports.extend(failed_lanes(destination, &error));
                 continue;
             }
@@ -252,6 +260,30 @@ impl Source {
         let order = |name: &str| self.config.destinations.iter().position(|d| *d.name == *name);
         reports.sort_by_key(|report| (order(&report.destination), report.lane));
         reports
+    }
+
+    /// Registers; a destination that the file does not know yet is waited for, since the others must not go on without it.
+    async fn register_or_wait(&self, opened: &Opened, to: &DestinationConfig, lanes: u32) -> Result<(), String> {
+        let mut tries = 0;
+        loop {
+            let Err(error) = self.register(opened, to, lanes).await else { return Ok(()) };
+            tries += 1;
+            if (self.until_idle && tries >= REGISTER_TRIES_WHEN_DRAINING) || self.is_known(opened, to).await {
+                return Err(error);
+            }
+            if tries == 1 {
+                tracing::warn!(destination = %to.name, %error, "cannot register the destination; trying again before anything is delivered");
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return Err(error),
+                () = tokio::time::sleep(REGISTER_AGAIN) => {}
+            }
+        }
+    }
+
+    /// Whether the file has the destination's first lane.
+    async fn is_known(&self, opened: &Opened, destination: &DestinationConfig) -> bool {
+        opened.writer.handle().load(&destination.name, 0).await.is_ok()
     }
 
     /// Makes the destination's lanes, or splits it anew when the file has another number of them.

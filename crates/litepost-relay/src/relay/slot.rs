@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use litepost::failpoint::{self, Point};
 use litepost_core::pipeline::{Delivery, DeliveryId, LaneState};
 use litepost_core::{Outcome, Seq, Unavailable, UnavailableKind};
 
@@ -87,7 +88,16 @@ pub(super) async fn deliver(
         Err(trouble) => return Answer { slot, connection: None, id, outcomes: all(trouble, events.len()) },
     };
     let batch = Batch { order, events };
-    if let Ok(outcomes) = tokio::time::timeout(deadline, sink.deliver(&batch)).await {
+    if failpoint::hit(Point::DeliverBefore) {
+        let trouble = Unavailable::new(UnavailableKind::Connect, Point::DeliverBefore.name());
+        return Answer { slot, connection: None, id, outcomes: all(trouble, batch.events.len()) };
+    }
+    let delivered = tokio::time::timeout(deadline, sink.deliver(&batch)).await;
+    if failpoint::hit(Point::DeliverAfter) {
+        let trouble = Unavailable::new(UnavailableKind::Timeout, Point::DeliverAfter.name());
+        return Answer { slot, connection: None, id, outcomes: all(trouble, batch.events.len()) };
+    }
+    if let Ok(outcomes) = delivered {
         let failed = outcomes.len() != batch.events.len()
             || outcomes.iter().any(|outcome| matches!(outcome, Outcome::Unavailable(_)));
         return Answer { slot, connection: (!failed).then_some(sink), id, outcomes };

@@ -192,6 +192,8 @@ impl<'a> Tenure<'a> {
                 match settled {
                     Ok(Settled::Committed) => self.pipeline.settled(id),
                     Ok(Settled::LeaseLost) => self.pipeline.lease_lost(),
+                    // Read anew, since written again it would be counted twice.
+                    Ok(Settled::Unsynced) => return Err(End::Failed("what was settled could not be synced".to_owned())),
                     Err(error) => return Err(End::Failed(error)),
                 }
             }

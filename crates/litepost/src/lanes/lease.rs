@@ -18,6 +18,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use super::{Acquire, Beat, LaneStore, Lease, LeaseClaim, Wish};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
+use crate::failpoint::{self, Point};
 use litepost_core::Millis;
 
 /// The row of a lane as far as leases are concerned. `owner` is `None` when it is free.
@@ -66,7 +67,9 @@ impl LaneStore {
         if changed != 1 {
             return Err(StoreError::UnknownLane { destination: destination.into(), lane });
         }
+        failpoint::pass(Point::AcquireBeforeCommit, doing)?;
         tx.commit().doing(doing)?;
+        failpoint::hit(Point::AcquireAfterCommit);
         Ok(Acquire::Granted(Lease {
             destination: destination.into(),
             lane,
@@ -92,6 +95,7 @@ impl LaneStore {
     pub fn renew(&mut self, lease: &Lease) -> Result<bool, StoreError> {
         let now = clock::wall();
         self.on_lease(
+            [Point::RenewBeforeCommit, Point::RenewAfterCommit],
             "renewing a lease",
             "UPDATE main.litepost_cursor SET beat = beat + 1, renewed_at = ?5 \
              WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4",
@@ -104,6 +108,7 @@ impl LaneStore {
     pub fn release(&mut self, lease: &Lease) -> Result<bool, StoreError> {
         let now = clock::wall();
         self.on_lease(
+            [Point::ReleaseBeforeCommit, Point::ReleaseAfterCommit],
             "releasing a lease",
             "UPDATE main.litepost_cursor SET owner = NULL, holder = NULL, beat = beat + 1, renewed_at = ?5 \
              WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4",
@@ -112,14 +117,23 @@ impl LaneStore {
         )
     }
 
-    fn on_lease(&mut self, doing: &'static str, sql: &str, lease: &Lease, now: Millis) -> Result<bool, StoreError> {
+    fn on_lease(
+        &mut self,
+        [before, after]: [Point; 2],
+        doing: &'static str,
+        sql: &str,
+        lease: &Lease,
+        now: Millis,
+    ) -> Result<bool, StoreError> {
         // A transaction of its own that begins IMMEDIATE: a bare UPDATE would read first and could fail for it.
         let tx = self.write(doing)?;
         let changed = tx
             .prepare_cached(sql)
             .and_then(|mut s| s.execute(params![&*lease.destination, lease.lane, lease.token, &*lease.owner, now.0]))
             .doing(doing)?;
+        failpoint::pass(before, doing)?;
         tx.commit().doing(doing)?;
+        failpoint::hit(after);
         Ok(changed == 1)
     }
 }

@@ -10,6 +10,7 @@ use rusqlite::{OptionalExtension as _, Transaction, params};
 use super::LaneStore;
 use crate::connection::set_patience;
 use crate::error::{Doing as _, StoreError};
+use crate::failpoint::{self, Point};
 
 /// What is kept although every destination has settled it. An event stays while either says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,13 +77,16 @@ impl LaneStore {
         tx.prepare_cached("DELETE FROM main.litepost_skip WHERE seq <= ?1")
             .and_then(|mut s| s.execute([last]))
             .doing(doing)?;
+        failpoint::pass(Point::PruneBeforeCommit, doing)?;
         tx.commit().doing(doing)?;
+        failpoint::hit(Point::PruneAfterCommit);
         Ok(u32::try_from(deleted).unwrap_or(u32::MAX))
     }
 
     /// Moves the WAL into the database. Does nothing in rollback mode.
     pub fn checkpoint(&mut self, mode: Mode) -> Result<CheckpointResult, StoreError> {
         let doing = "checkpointing";
+        failpoint::pass(Point::CheckpointBefore, doing)?;
         let (sql, patience) = match mode {
             Mode::Passive => ("PRAGMA main.wal_checkpoint(PASSIVE)", None),
             Mode::Truncate => ("PRAGMA main.wal_checkpoint(TRUNCATE)", Some(TRUNCATE_PATIENCE_MS)),
@@ -97,6 +101,7 @@ impl LaneStore {
         if patience.is_some() {
             set_patience(&mut self.connection, self.busy_timeout_ms).doing(doing)?;
         }
+        failpoint::pass(Point::CheckpointAfter, doing)?;
         match result.doing(doing) {
             // Another connection is checkpointing: the work is being done.
             Err(StoreError::Busy { .. }) => Ok(CheckpointResult { wal_frames: 0, moved: 0, busy: true }),

@@ -9,6 +9,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::{Beat, CursorRow, LaneStore, Start};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
+use crate::failpoint::{self, Point};
 use crate::log::newest;
 
 impl LaneStore {
@@ -55,7 +56,10 @@ impl LaneStore {
                 insert.execute(params![destination, lane, lanes, begin, now.0]).doing(doing)?;
             }
         }
-        tx.commit().doing(doing)
+        failpoint::pass(Point::RegisterBeforeCommit, doing)?;
+        tx.commit().doing(doing)?;
+        failpoint::hit(Point::RegisterAfterCommit);
+        Ok(())
     }
 
     /// Notes whether a destination keeps a ledger of what it has applied: an operator must know before its cursor moves.

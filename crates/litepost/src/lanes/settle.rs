@@ -10,6 +10,7 @@ use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::{LaneStore, Lease};
 use crate::error::{Doing as _, StoreError};
+use crate::failpoint::{self, Point};
 
 const DOING: &str = "settling";
 
@@ -20,6 +21,9 @@ pub enum Settled {
     Committed,
     /// Another process has the lane: nothing of it is written.
     LeaseLost,
+    /// It is written, but syncing it failed: whether it survives a power cut is not known. Written again it would be
+    /// counted twice; read the lane anew instead.
+    Unsynced,
 }
 
 /// All ranges above a cursor are saved: the counters beside them count what they hold. The pipeline bounds their
@@ -27,7 +31,8 @@ pub enum Settled {
 const MAX_RANGES: usize = usize::MAX;
 
 impl LaneStore {
-    /// Writes `items` in one transaction. When it fails, nothing is written and all of them may be tried again.
+    /// Writes `items` in one transaction. When it fails, nothing is written and all of them may be tried again; what
+    /// could not be synced afterwards is [`Settled::Unsynced`].
     pub fn settle(&mut self, items: &[(&Lease, &Settlement)], now_wall: Millis) -> Result<Vec<Settled>, StoreError> {
         if items.is_empty() {
             return Ok(Vec::new());
@@ -37,11 +42,15 @@ impl LaneStore {
         for (lease, settlement) in items {
             settled.push(settle_one(&tx, lease, settlement, now_wall)?);
         }
+        failpoint::pass(Point::SettleBeforeCommit, DOING)?;
         tx.commit().doing(DOING)?;
         let durable =
             |(item, outcome): (&(&Lease, &Settlement), &Settled)| item.1.durable && *outcome == Settled::Committed;
-        if items.iter().zip(&settled).any(durable) {
-            self.durable.sync(&self.connection)?;
+        let must_sync = items.iter().zip(&settled).any(durable);
+        let synced = failpoint::pass(Point::SettleAfterCommit, DOING)
+            .and_then(|()| if must_sync { self.durable.sync(&self.connection) } else { Ok(()) });
+        if synced.is_err() {
+            settled.iter_mut().filter(|one| **one == Settled::Committed).for_each(|one| *one = Settled::Unsynced);
         }
         Ok(settled)
     }

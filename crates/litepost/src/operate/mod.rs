@@ -20,6 +20,7 @@ use serde_json::Value as Json;
 
 use crate::connection::{self, Access};
 use crate::error::{Doing as _, StoreError};
+use crate::failpoint::{self, Point};
 use crate::ids::random_identity;
 use crate::lanes::HolderInfo;
 use crate::schema;
@@ -125,7 +126,10 @@ pub fn destinations(connection: &Connection) -> Result<Vec<String>, StoreError> 
 }
 
 fn finish(tx: Transaction<'_>, dry_run: bool, action: &'static str) -> Result<(), StoreError> {
-    if dry_run { tx.rollback() } else { tx.commit() }.doing(action)
+    failpoint::pass(Point::OperateBeforeCommit, action)?;
+    if dry_run { tx.rollback() } else { tx.commit() }.doing(action)?;
+    failpoint::hit(Point::OperateAfterCommit);
+    Ok(())
 }
 
 /// What cannot be done, and the way out.

@@ -23,6 +23,7 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
+use crate::failpoint::{self, Point};
 
 pub use chain::{Finding, FindingKind};
 use layout::Layout;
@@ -109,7 +110,9 @@ impl Bridge {
             Err(error) => return Err(error),
         }
         let (step, held) = mover.finish();
+        failpoint::pass(Point::BridgeBeforeCommit, DOING)?;
         tx.commit().doing(DOING)?;
+        failpoint::hit(Point::BridgeAfterCommit);
         self.held.extend(held.into_iter().map(|namespace| (namespace, clock::mono())));
         Ok(step)
     }

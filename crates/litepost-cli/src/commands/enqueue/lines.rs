@@ -160,7 +160,7 @@ impl Writer<'_> {
                 }
             }
         }
-        Ok(tx.commit()?)
+        Ok(super::commit(tx)?)
     }
 
     /// Reads one line into the batch; false at the end of the input.
@@ -285,7 +285,7 @@ fn write(connection: &mut Connection, events: &[(u64, NewEvent)], go_on: bool, t
             }
         }
     }
-    if let Err(error) = tx.commit() {
+    if let Err(error) = super::commit(tx) {
         return vec![undone(&error.into())];
     }
     totals.written += written;

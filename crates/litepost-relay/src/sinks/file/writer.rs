@@ -9,6 +9,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use litepost::failpoint::{self, Point};
 use litepost_core::{Unavailable, UnavailableKind};
 use rustix::fs::{FlockOperation, flock};
 use serde::Deserialize;
@@ -94,7 +95,7 @@ impl EventFile {
             return Ok(());
         }
         let end = self.file.metadata().map_err(|e| unavailable(&self.path, "cannot be measured", &e))?.len();
-        let written = self.file.write_all(lines).and_then(|()| if self.sync { self.file.sync_data() } else { Ok(()) });
+        let written = self.write(lines);
         if let Err(e) = written {
             // Half a batch, or one that may not be on disk (after a failed sync the page cache lies): take it back.
             let undone = self.file.set_len(end);
@@ -108,6 +109,21 @@ impl EventFile {
         }
         Ok(())
     }
+
+    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        pass(Point::FileBeforeWrite)?;
+        self.file.write_all(lines)?;
+        pass(Point::FileBeforeSync)?;
+        if self.sync {
+            self.file.sync_data()?;
+        }
+        pass(Point::FileAfterSync)
+    }
+}
+
+/// Fails as a full disk does, when a test asks for it.
+fn pass(point: Point) -> io::Result<()> {
+    if failpoint::hit(point) { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
 }
 
 /// Cuts what follows the last line break: the beginning of a line whose end a crash prevented.

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use litepost::failpoint::{self, Point};
 use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::{EventRef, Line, Outcome, Rejection, RetryHint, Seq, Unavailable, UnavailableKind, Value};
 
@@ -207,8 +208,15 @@ impl<S: Session> SqlSink<S> {
             change = Some(after);
         }
         let work = Work { steps, guards: &guards };
+        if failpoint::hit(Point::RemoteBeforeApply) {
+            return Err(Failure::Unavailable(late(self.deadline)));
+        }
         let answer = tokio::time::timeout(self.deadline, self.session.apply(&work)).await;
         answer.unwrap_or_else(|_| Err(Failure::Unavailable(late(self.deadline))))?;
+        // An answer that was lost after its effect.
+        if failpoint::hit(Point::RemoteAfterApply) {
+            return Err(Failure::Unavailable(late(self.deadline)));
+        }
         if let (Some(state), Some(change)) = (&mut self.ledger, change) {
             state.committed(change);
         }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::time::Duration;
 
+use litepost::failpoint::{self, Point};
 use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::statement::{Args, STATEMENT_KIND};
 use litepost_core::{EventRef, Line, Outcome, Rejection, Seq, Statement, Unavailable, UnavailableKind};
@@ -336,9 +337,21 @@ impl Target {
         Ok(())
     }
 
+    fn commit(&self) -> Result<(), Unavailable> {
+        let failed = |point: Point| Unavailable::new(UnavailableKind::Busy, point.name());
+        if failpoint::hit(Point::LedgerBeforeCommit) {
+            return Err(failed(Point::LedgerBeforeCommit));
+        }
+        self.db.execute_batch("COMMIT").map_err(|e| errors::unavailable(&e))?;
+        if failpoint::hit(Point::LedgerAfterCommit) {
+            return Err(failed(Point::LedgerAfterCommit));
+        }
+        Ok(())
+    }
+
     /// Commits, or rolls back what has failed.
     fn finish(&self, result: Result<(), Unavailable>) -> Result<(), Unavailable> {
-        let result = result.and_then(|()| self.db.execute_batch("COMMIT").map_err(|e| errors::unavailable(&e)));
+        let result = result.and_then(|()| self.commit());
         if result.is_err() && !self.db.is_autocommit() {
             // Fails only when SQLite has rolled back by itself.
             let _ = self.db.execute_batch("ROLLBACK");
