@@ -18,6 +18,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ("litepost-inbox", &["litepost", "litepost-core", "litepost-relay"]),
     ("litepost-relay", &["litepost-cli", "litepost-web", "axum"]),
     ("litepost-web", &["litepost-cli"]),
+    ("litepost-torture", &["litepost-relay", "litepost-cli", "litepost-web"]),
 ];
 /// Packages of the workspace that no user runs.
 const NOT_PRODUCTION: &[&str] = &["litepost-testkit", "xtask", "quickstart"];

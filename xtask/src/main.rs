@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask demo | test | ci | bench | docs | sim | crash | setup`.
+//! The project's own commands: `cargo xtask demo | test | ci | bench | docs | sim | crash | fuzz | setup`.
 //!
 //! Called by people and by `.ci/run`. Invariant: a command that could not do all of its work exits with
 //! something else than 0: 1 for a finding (a failing test, a broken rule), 2 for anything unexpected. Nothing
@@ -12,6 +12,7 @@ mod clock;
 mod crash;
 mod demo;
 mod docs;
+mod fuzz;
 mod laws;
 mod quickstart;
 mod setup;
@@ -52,6 +53,8 @@ enum Command {
     Wheel(wheel::Args),
     /// Mixed statements into every SQL database while relays are killed and servers restart
     Crash(crash::Args),
+    /// Random input to one part, for as long as asked
+    Fuzz(fuzz::Args),
     /// Only install what the tests need
     Setup,
     /// Only check the house rules
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Wheel(args) => wheel::wheel(&args),
         Command::Crash(args) => crash::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Setup => setup::everything(),
         Command::Tidy => tidy::run(),
     };

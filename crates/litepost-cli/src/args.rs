@@ -77,6 +77,9 @@ pub(crate) enum Command {
     Init(commands::init::Init),
     /// Run the whole journey on this machine and prove it
     Demo(commands::demo::Demo),
+    /// Break an installation on purpose and prove that nothing is lost
+    #[cfg(unix)]
+    Torture(commands::torture::Torture),
     /// Print the SQL that makes the tables
     Schema(commands::schema::Schema),
     /// List the types of destinations
@@ -85,6 +88,10 @@ pub(crate) enum Command {
     Completions(commands::completions::Completions),
     /// Print the manual page
     Man(commands::man::Man),
+    /// A producer of torture
+    #[cfg(unix)]
+    #[command(hide = true)]
+    TortureProducer(commands::torture::TortureProducer),
     /// The application of the demo
     #[command(hide = true)]
     DemoApp(commands::demo_app::DemoApp),

@@ -4,6 +4,8 @@ mod clock;
 #[cfg(feature = "conformance")]
 #[allow(clippy::missing_panics_doc, reason = "panicking is how a test suite says no")]
 pub mod conformance;
+#[cfg(unix)]
+pub mod disk;
 pub mod hrana;
 pub mod measure;
 pub mod proxy;

@@ -27,6 +27,8 @@ pub(crate) mod skip;
 pub(crate) mod status;
 pub(crate) mod tail;
 pub(crate) mod verify;
+#[cfg(unix)]
+pub(crate) mod torture;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
@@ -58,6 +60,10 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Init(command) => init::run(&command),
         Command::Demo(command) => demo::run(&command),
         Command::DemoApp(command) => demo_app::run(&command),
+        #[cfg(unix)]
+        Command::Torture(command) => torture::run(&command),
+        #[cfg(unix)]
+        Command::TortureProducer(command) => torture::produce(&command),
         Command::Schema(command) => schema::run(&command),
         Command::Sinks(command) => sinks::run(&command),
         Command::Completions(command) => completions::run(&command),

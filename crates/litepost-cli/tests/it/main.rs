@@ -22,6 +22,7 @@ mod status;
 mod support;
 mod surface;
 mod tail;
+mod torture;
 mod two_relays;
 mod variables;
 mod verify;

@@ -242,3 +242,69 @@ proptest! {
         prop_assert_eq!(read, name);
     }
 }
+
+/// Text made of what statements are made of, and of anything.
+fn scraps() -> impl Strategy<Value = String> {
+    const SCRAPS: &[&str] = &[
+        "INSERT INTO t ",
+        "(a, b)",
+        " VALUES ",
+        "(?, ?)",
+        " SELECT ",
+        "$1",
+        "?2",
+        ":name",
+        "@x",
+        "$tag$",
+        "$$",
+        "'",
+        "''",
+        "\"",
+        "`",
+        "[",
+        "]",
+        "/*",
+        "*/",
+        "--",
+        "\n",
+        ";",
+        "\\",
+        " ON CONFLICT DO NOTHING",
+        " RETURNING *",
+        "WITH w AS (",
+        ")",
+        "COMMIT",
+        "x'00'",
+        "E'",
+        "litepost_ledger",
+        ".",
+        ",",
+        "1e9",
+        "0x",
+        "\0",
+        "\u{2028}",
+        "#",
+        " DEFAULT VALUES",
+    ];
+    let scrap =
+        prop_oneof![4 => proptest::sample::select(SCRAPS).prop_map(str::to_owned), 1 => "\\PC{0,4}", 1 => ".{0,3}"];
+    proptest::collection::vec(scrap, 0..24).prop_map(|scraps| scraps.concat())
+}
+
+proptest! {
+    #[test]
+    fn fuzz_dialect(sql in scraps(), count in 0..4_usize) {
+        for dialect in ALL {
+            if let Ok(translated) = positional(&sql, count, dialect) {
+                prop_assert!(translated.order.iter().all(|&at| at < count), "a value that was not given");
+                prop_assert!(lex(&translated.sql, dialect).is_ok(), "what was written cannot be read");
+                if let Some(shape) = &translated.insert {
+                    let _ = shape.with_rows(3, |out, at| out.push_str(&at.to_string()));
+                }
+            }
+            let _ = named(&sql, &["name", "x"], dialect);
+            let _ = inject::inject(&sql, count, "t", dialect);
+            let _ = rules::own_table(&sql, dialect);
+        }
+    }
+}

@@ -321,6 +321,17 @@ mod tests {
 
     proptest! {
         #[test]
+        fn fuzz_templates(text in "([{}|a.]|\\{(key|topic|header\\.[a-z]|version|seq)(\\|x)?\\}|\\PC){0,12}", key in ".{0,9}",
+                          headers in prop_oneof![Just("{\"a\":[1,{}]}".to_owned()), ".{0,20}", "\\[{0,300}"]) {
+            let event = Event { key: Some(key.into()), headers: Some(headers.into()), ..event() };
+            for rules in [&ESCAPING, &STRICT] {
+                if let Ok(name) = Template::compile(&text, rules).map_err(drop).and_then(|t| t.render(&event).map_err(drop)) {
+                    prop_assert!(!name.is_empty() && name.len() <= rules.bytes_max && (rules.check)(&name).is_ok(), "{name:?}");
+                }
+            }
+        }
+
+        #[test]
         fn different_keys_have_different_names_of_the_same_shape(a in "\\PC{1,8}", b in "\\PC{1,8}") {
             static LONG: Rules = Rules { bytes_max: 4_096, ..ESCAPING };
             let template = Template::compile("t.{key}", &LONG).unwrap();

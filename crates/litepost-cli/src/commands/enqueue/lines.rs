@@ -286,7 +286,7 @@ fn write(connection: &mut Connection, events: &[(u64, NewEvent)], go_on: bool, t
         }
     }
     if let Err(error) = super::commit(tx) {
-        return vec![undone(&error.into())];
+        return vec![undone(&error)];
     }
     totals.written += written;
     totals.duplicates += duplicates;

@@ -190,4 +190,20 @@ mod tests {
         assert_eq!(ready(br#"{"error":"no module named x"}"#).unwrap_err(), "cannot start: no module named x");
         assert!(ready(b"usage: deliver [-h]").unwrap_err().contains("\"usage: deliver [-h]\""));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn fuzz_exec(at in 0..90_usize, bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..6), count in 0..4_usize) {
+            let good = br#"{"batch":7,"outcomes":[{"ok":true},{"rejected":"no","code":"23505","permanent":true},{"deferred":true}]}"#;
+            let mut line = good.to_vec();
+            line.splice(at..(at + bytes.len()).min(good.len()), bytes);
+            let _ = ready(&line);
+            match outcomes(&line, 7, count) {
+                Ok(outcomes) => proptest::prop_assert_eq!(outcomes.len(), count, "one per event"),
+                Err(why) => proptest::prop_assert!(why.chars().count() < 600, "an error repeats everything: {}", why.len()),
+            }
+            let bomb = format!("{{\"batch\":7,\"outcomes\":{}", "[".repeat(100_000));
+            proptest::prop_assert!(outcomes(bomb.as_bytes(), 7, count).is_err());
+        }
+    }
 }

@@ -232,4 +232,28 @@ mod tests {
         assert_eq!(result.step_results[0].as_ref().unwrap().rows[0][0], Wire::Integer { value: "7".into() });
         assert_eq!(result.step_errors[1].as_ref().unwrap().code.as_deref(), Some("SQLITE_BUSY"));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn fuzz_hrana(cut in 0..400_usize, bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..6), deep in 0..2_000_usize) {
+            let good = r#"{"baton":"b","base_url":null,"results":[{"type":"ok","response":{"type":"batch","result":{"step_results":
+                [{"rows":[[{"type":"integer","value":"7"},{"type":"blob","base64":"AA"},{"type":"float","value":1e300}]],
+                "affected_row_count":1},null],"step_errors":[null,{"message":"m","code":"SQLITE_BUSY"}]}}}]}"#;
+            let mut damaged = good.as_bytes().to_vec();
+            let at = cut.min(damaged.len());
+            damaged.splice(at..(at + bytes.len()).min(good.len()), bytes);
+            if let Ok(answer) = serde_json::from_slice::<Answer>(&damaged) {
+                for outcome in answer.results {
+                    if let Outcome::Ok { response: Response::Batch { result } } = outcome {
+                        for value in result.step_results.into_iter().flatten().flat_map(|r| r.rows).flatten() {
+                            let _ = decode(value);
+                        }
+                    }
+                }
+            }
+            // Nested deeper than anybody means: refused by the parser, and no stack is used up.
+            let bomb = format!("{{\"results\":{}{}}}", "[".repeat(deep + 129), "]".repeat(deep + 129));
+            proptest::prop_assert!(serde_json::from_str::<Answer>(&bomb).is_err());
+        }
+    }
 }

@@ -1,0 +1,44 @@
+//! `litepost torture` as people run it, for a bounded time, with every destination that it knows.
+//!
+//! `LITEPOST_TORTURE_SECONDS` sets how long each run is.
+
+use litepost_testkit::servers::Postgres;
+use serde_json::Value as Json;
+
+use crate::support::{Answer, Place};
+
+fn torture(place: &Place, more: &[&str]) -> (Answer, Json) {
+    let arguments = [&["torture", "--json", "--folder", "run", "--shrink", "3"], more].concat();
+    let answer = place.litepost(&arguments);
+    let told = serde_json::from_str(&answer.stdout).unwrap_or_else(|_| panic!("{answer:#?}"));
+    (answer, told)
+}
+
+#[test]
+fn nothing_is_lost_while_everything_is_killed_frozen_and_starved() {
+    let seconds: f64 = std::env::var("LITEPOST_TORTURE_SECONDS").map_or(20.0, |text| text.parse().unwrap());
+    let server = Postgres::start();
+    let place = Place::new();
+    let minutes = (seconds / 60.0).to_string();
+    let (answer, told) = torture(&place, &["--minutes", &minutes, "--seed", "20261130", "--postgres", &server.url()]);
+    assert_eq!(answer.code, 0, "{told:#}");
+    let count = |name: &str| told[name].as_u64().unwrap();
+    println!("{} committed, {} faults, {} restarts", count("committed"), count("faults"), count("restarts"));
+    assert!(count("committed") > 50 && count("faults") > 5 && count("restarts") > 3, "{told:#}");
+    for destination in ["file", "sqlite", "postgres"] {
+        assert!(told["delivered"][destination].as_u64().unwrap() > 50, "{told:#}");
+    }
+}
+
+#[test]
+fn a_plan_that_was_printed_can_be_run_again() {
+    let place = Place::new();
+    let (answer, told) = torture(&place, &["--minutes", "0.05", "--seed", "7"]);
+    assert_eq!(answer.code, 0, "{told:#}");
+    place.write("plan.json", told["plan"].to_string());
+    let (_, again) = torture(&place, &["--plan", "plan.json"]);
+    assert_eq!(again["plan"], told["plan"]);
+    let stderr = place.bad(1, &["torture", "--plan", "nothing.json"]);
+    assert!(stderr.contains("the plan nothing.json"), "{stderr}");
+    assert_eq!(place.litepost(&["torture", "--minutes", "0"]).code, 1);
+}

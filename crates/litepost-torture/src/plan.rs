@@ -1,0 +1,175 @@
+//! What is broken, and when: all of it follows from a seed.
+//!
+//! Called by the run and by the shrinker. Invariant: a plan is plain data; the same plan asks for the same deeds at the
+//! same times, though processes do not promise to be in the same place then.
+
+use serde::{Deserialize, Serialize};
+
+/// Milliseconds between two deeds, on average.
+const BETWEEN_MS: u64 = 700;
+/// The lease of the run's relays, milliseconds: freezes go past it.
+pub(crate) const LEASE_MS: u64 = 1_000;
+
+/// A sequence of numbers that a seed repeats (SplitMix64).
+pub(crate) struct Chance(pub(crate) u64);
+
+impl Chance {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n.max(1)
+    }
+
+    fn one_of(&mut self, n: usize) -> usize {
+        usize::try_from(self.below(n as u64)).unwrap_or(0)
+    }
+}
+
+/// One thing that is broken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "deed", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Deed {
+    /// SIGKILL; it is started again.
+    KillProducer {
+        /// Which.
+        producer: usize,
+    },
+    /// SIGKILL; it is started again.
+    KillRelay {
+        /// Which.
+        relay: usize,
+    },
+    /// SIGSTOP, and SIGCONT later.
+    FreezeProducer {
+        /// Which.
+        producer: usize,
+        /// How long, milliseconds.
+        ms: u64,
+    },
+    /// SIGSTOP, and SIGCONT later, most often when its lease is gone.
+    FreezeRelay {
+        /// Which.
+        relay: usize,
+        /// How long, milliseconds.
+        ms: u64,
+    },
+    /// Every write beyond the first bytes of a file fails, as on a full disk (`RLIMIT_FSIZE`).
+    FullDisk {
+        /// Which relay.
+        relay: usize,
+        /// How long, milliseconds.
+        ms: u64,
+    },
+    /// The same for a producer.
+    FullDiskProducer {
+        /// Which.
+        producer: usize,
+        /// How long, milliseconds.
+        ms: u64,
+    },
+    /// Somebody holds the outbox's write lock.
+    LockOutbox {
+        /// How long, milliseconds.
+        ms: u64,
+    },
+    /// Somebody holds the SQLite target's write lock.
+    LockTarget {
+        /// How long, milliseconds.
+        ms: u64,
+    },
+    /// The relay is started again with this failpoint armed.
+    Failpoint {
+        /// Which.
+        relay: usize,
+        /// As in `LITEPOST_FAILPOINT`.
+        arm: String,
+    },
+}
+
+/// A deed and its time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Milliseconds after the beginning.
+    pub at_ms: u64,
+    /// What is done.
+    #[serde(flatten)]
+    pub deed: Deed,
+}
+
+/// Everything that a run does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Where it came from; also the producers' seed.
+    pub seed: u64,
+    /// Producer processes.
+    pub producers: usize,
+    /// Relay processes.
+    pub relays: usize,
+    /// How long producers write and faults happen, milliseconds.
+    pub ms: u64,
+    /// What happens, in the order of time.
+    pub faults: Vec<Fault>,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn new(seed: u64, producers: usize, relays: usize, ms: u64) -> Self {
+        let mut chance = Chance(seed);
+        let mut faults = Vec::new();
+        let mut at_ms = 0;
+        loop {
+            at_ms += 1 + chance.below(2 * BETWEEN_MS);
+            if at_ms >= ms {
+                return Self { seed, producers, relays, ms, faults };
+            }
+            faults.push(Fault { at_ms, deed: deed(&mut chance, producers, relays) });
+        }
+    }
+}
+
+fn deed(chance: &mut Chance, producers: usize, relays: usize) -> Deed {
+    let (producer, relay) = (chance.one_of(producers), chance.one_of(relays));
+    let short = 50 + chance.below(1_500);
+    let long = LEASE_MS / 2 + chance.below(LEASE_MS * 2);
+    match chance.below(100) {
+        0..14 => Deed::KillProducer { producer },
+        14..40 => Deed::KillRelay { relay },
+        40..46 => Deed::FreezeProducer { producer, ms: short },
+        46..62 => Deed::FreezeRelay { relay, ms: long },
+        62..70 => Deed::FullDisk { relay, ms: short },
+        70..74 => Deed::FullDiskProducer { producer, ms: short },
+        74..80 => Deed::LockOutbox { ms: short },
+        80..86 => Deed::LockTarget { ms: short },
+        _ => failpoint(chance, relay).unwrap_or(Deed::KillRelay { relay }),
+    }
+}
+
+#[cfg(feature = "failpoints")]
+fn failpoint(chance: &mut Chance, relay: usize) -> Option<Deed> {
+    let point = litepost::failpoint::Point::ALL.get(chance.one_of(litepost::failpoint::Point::ALL.len()))?;
+    let deed = ["abort", "abort", "error", "delay"].get(chance.one_of(4))?;
+    Some(Deed::Failpoint { relay, arm: format!("{}:{}={deed}", point.name(), 1 + chance.below(20)) })
+}
+
+#[cfg(not(feature = "failpoints"))]
+fn failpoint(_: &mut Chance, _: usize) -> Option<Deed> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_plan_and_a_plan_survives_json() {
+        let plan = Plan::new(7, 2, 3, 60_000);
+        assert_eq!(plan, Plan::new(7, 2, 3, 60_000));
+        assert_ne!(plan.faults, Plan::new(8, 2, 3, 60_000).faults);
+        assert!(plan.faults.len() > 40 && plan.faults.windows(2).all(|pair| pair[0].at_ms < pair[1].at_ms));
+        let read: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
+        assert_eq!(read, plan);
+    }
+}

@@ -1,0 +1,104 @@
+//! A producer, in a process of its own: events in transactions, and a journal beside them that the check believes.
+//!
+//! Started by the run through the binary. Invariant: a line `try` is in the journal before the transaction begins, and
+//! `ok` or `no` only after it is known to be committed or rolled back; between them a kill leaves it open.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use litepost::{NewEvent, enqueue};
+use litepost_core::Value;
+use rusqlite::{Connection, TransactionBehavior};
+
+use crate::TortureError;
+use crate::check::Journal;
+use crate::plan::Chance;
+
+/// Keys per producer.
+pub(crate) const KEYS: u64 = 8;
+/// Every so many events is one that no SQL target accepts.
+pub(crate) const POISON_EVERY: u64 = 97;
+/// The most that a producer rests between two transactions, milliseconds.
+const REST_MS: u64 = 12;
+/// The patience of its connection.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Whether no SQL target accepts that event.
+pub(crate) const fn is_poison(n: u64) -> bool {
+    n.is_multiple_of(POISON_EVERY)
+}
+
+/// Writes until it is killed: one event a transaction, some rolled back. Goes on where its journal ends.
+pub fn produce(database: &Path, journal: &Path, producer: u64, seed: u64) -> Result<(), TortureError> {
+    let begun = Journal::read(journal)?.last();
+    let mut told = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(journal)
+        .map_err(TortureError::io(format!("the journal {}", journal.display())))?;
+    // A kill may have cut a line; its number is used again by nobody.
+    told.write_all(b"\n").map_err(TortureError::io("the journal"))?;
+    let mut outbox = open(database)?;
+    let mut chance = Chance(seed ^ begun.wrapping_mul(31) ^ (producer << 48));
+    for n in begun + 2.. {
+        let roll_back = chance.below(7) == 0;
+        tell(&mut told, "try", n)?;
+        match write(&mut outbox, producer, n, roll_back) {
+            Ok(true) => tell(&mut told, "ok", n)?,
+            Ok(false) => tell(&mut told, "no", n)?,
+            // Whether it is committed is not known from an error: the try stays open. A new connection knows no more.
+            Err(_) => {
+                std::thread::sleep(Duration::from_millis(20));
+                if let Ok(again) = open(database) {
+                    outbox = again;
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(chance.below(REST_MS)));
+    }
+    Ok(())
+}
+
+fn open(database: &Path) -> Result<Connection, TortureError> {
+    let outbox = litepost::connection::open(database, litepost::connection::Access::ReadWrite)?;
+    outbox.busy_timeout(PATIENCE)?;
+    Ok(outbox)
+}
+
+fn tell(journal: &mut File, word: &str, n: u64) -> Result<(), TortureError> {
+    // A disk that is full for a while: the journal must not lie, so it waits.
+    let mut line = format!("{word} {n}\n");
+    let mut tries = 0;
+    loop {
+        match journal.write_all(line.as_bytes()) {
+            Ok(()) => return Ok(()),
+            Err(error) if tries > 2_000 => return Err(TortureError::io("the journal")(error)),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+        // Half of it may be there.
+        line = format!("\n{word} {n}\n");
+        tries += 1;
+    }
+}
+
+/// Whether it was committed.
+fn write(outbox: &mut Connection, producer: u64, n: u64, roll_back: bool) -> Result<bool, litepost::EnqueueError> {
+    let key = n % KEYS;
+    let number = |n: u64| Value::Integer(i64::try_from(n).unwrap_or(i64::MAX));
+    let good = Value::Integer(if is_poison(n) { -1 } else { 1 });
+    let event = NewEvent::statement(
+        "posted",
+        "INSERT INTO litepost_torture (p, n, good) VALUES (?, ?, ?)",
+        [number(producer), number(n), good],
+    );
+    let tx = outbox.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    enqueue(&tx, &event.key(format!("{producer}-{key}")))?;
+    if roll_back {
+        tx.rollback()?;
+        return Ok(false);
+    }
+    tx.commit()?;
+    Ok(true)
+}

@@ -1,0 +1,165 @@
+//! The folder of a run: the outbox, the destinations, the configuration; and what the destinations hold.
+//!
+//! Made for each run. Invariant: what a destination holds is read from the destination itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+use serde_json::Value as Json;
+
+use crate::TortureError;
+use crate::check::{self, Journal, Name, Takes, Violation};
+use crate::plan::LEASE_MS;
+
+const TABLE: &str = "CREATE TABLE litepost_torture (at INTEGER PRIMARY KEY AUTOINCREMENT, p INTEGER NOT NULL, \
+    n INTEGER NOT NULL, good INTEGER NOT NULL CHECK (good > 0)) STRICT";
+const TABLE_POSTGRES: &str = "DROP TABLE IF EXISTS litepost_torture; CREATE TABLE litepost_torture (at BIGSERIAL, \
+    p BIGINT NOT NULL, n BIGINT NOT NULL, good BIGINT NOT NULL CHECK (good > 0))";
+const READ: &str = "SELECT p, n FROM litepost_torture ORDER BY at";
+
+/// A destination's name, what it takes, and what it has, in its order.
+pub(crate) type Delivery = (&'static str, Takes, Vec<Name>);
+
+pub(crate) struct Stage {
+    pub(crate) folder: PathBuf,
+    pub(crate) postgres: Option<String>,
+}
+
+impl Stage {
+    /// Prepares an empty folder.
+    pub(crate) fn set(folder: &Path, postgres: Option<&str>) -> Result<Self, TortureError> {
+        let stage = Self { folder: folder.to_owned(), postgres: postgres.map(ToOwned::to_owned) };
+        let options = litepost::connection::Options::new(litepost::connection::Access::ReadWrite).create(true);
+        let mut outbox = options.open(stage.outbox())?;
+        litepost::connection::enable_wal(&outbox)?;
+        litepost::schema::migrate(&mut outbox)?;
+        let target = Connection::open(stage.target())?;
+        target.execute_batch(&format!("PRAGMA journal_mode = WAL; {TABLE}"))?;
+        if let Some(url) = postgres {
+            with_postgres(url, async |client| client.batch_execute(TABLE_POSTGRES).await)?;
+        }
+        std::fs::write(stage.folder.join("litepost.toml"), stage.config())
+            .map_err(TortureError::io("the configuration"))?;
+        Ok(stage)
+    }
+
+    pub(crate) fn outbox(&self) -> PathBuf {
+        self.folder.join("outbox.db")
+    }
+
+    pub(crate) fn target(&self) -> PathBuf {
+        self.folder.join("target.db")
+    }
+
+    pub(crate) fn journal(&self, producer: usize) -> PathBuf {
+        self.folder.join(format!("producer-{producer}.journal"))
+    }
+
+    fn config(&self) -> String {
+        let mut text = format!(
+            "[app.torture]\ndatabase = 'outbox.db'\nlease = '{LEASE_MS}ms'\n\
+             retry = {{ first = '1ms', cap = '50ms', max_attempts = 1 }}\n\
+             [app.torture.sink.file]\ntype = 'file'\nconnection = {{ path = 'events.jsonl' }}\n\
+             [app.torture.db.sqlite]\ntype = 'sqlite'\ntables = ['posted']\nlanes = 2\nconnection = {{ path = 'target.db' }}\n"
+        );
+        if let Some(url) = &self.postgres {
+            // Writing into a String cannot fail.
+            let _ = write!(
+                text,
+                "[app.torture.db.postgres]\ntype = 'postgres'\ntables = ['posted']\nconnection = {{ url = {} }}\n",
+                Json::String(url.clone())
+            );
+        }
+        text
+    }
+
+    /// Everything that is not as it was promised.
+    pub(crate) fn violations(&self, journals: &BTreeMap<u64, Journal>) -> Result<Vec<Violation>, TortureError> {
+        let outbox = litepost::connection::open(self.outbox(), litepost::connection::Access::ReadOnly)?;
+        let verified = litepost::verify(&outbox)?;
+        let mut found: Vec<_> =
+            verified.problems.iter().map(|problem| Violation::Books { problem: problem.to_string() }).collect();
+        for (name, takes, got) in self.deliveries()? {
+            let dead = dead(&outbox, &format!("torture.{name}"))?;
+            found.extend(check::destination(name, takes, journals, &got, &dead));
+        }
+        Ok(found)
+    }
+
+    /// What each destination has, in its order.
+    pub(crate) fn deliveries(&self) -> Result<Vec<Delivery>, TortureError> {
+        let mut all = vec![
+            ("file", Takes::Everything, lines(&self.folder.join("events.jsonl"))?),
+            ("sqlite", Takes::WhatIsGood, rows(&Connection::open(self.target())?)?),
+        ];
+        if let Some(url) = &self.postgres {
+            let rows = with_postgres(url, async |client| client.query(READ, &[]).await)?;
+            let number = |row: &tokio_postgres::Row, at| row.get::<_, i64>(at).unsigned_abs();
+            all.push((
+                "postgres",
+                Takes::WhatIsGood,
+                rows.iter().map(|row| (number(row, 0), number(row, 1))).collect(),
+            ));
+        }
+        Ok(all)
+    }
+}
+
+fn rows(connection: &Connection) -> Result<Vec<Name>, TortureError> {
+    let mut statement = connection.prepare(READ)?;
+    let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))?;
+    Ok(rows.map(|row| row.map(|(p, n)| (p.unsigned_abs(), n.unsigned_abs()))).collect::<Result<_, _>>()?)
+}
+
+fn lines(path: &Path) -> Result<Vec<Name>, TortureError> {
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        read => read.map_err(TortureError::io("the file of events"))?,
+    };
+    let damaged = |line: &str| {
+        TortureError::io("the file of events")(std::io::Error::other(format!("a line that is no event: {line:?}")))
+    };
+    text.lines()
+        .map(|line| {
+            let event: Json = serde_json::from_str(line).map_err(|_| damaged(line))?;
+            event.get("payload").and_then(name_in).ok_or_else(|| damaged(line))
+        })
+        .collect()
+}
+
+/// The event that a statement's payload names.
+fn name_in(payload: &Json) -> Option<Name> {
+    let args = payload.get("args")?;
+    Some((args.get(0)?.as_u64()?, args.get(1)?.as_u64()?))
+}
+
+fn dead(outbox: &Connection, destination: &str) -> Result<BTreeSet<Name>, TortureError> {
+    let mut statement = outbox.prepare("SELECT payload FROM litepost_dead WHERE destination = ?1")?;
+    let payloads = statement.query_map([destination], |row| row.get::<_, String>(0))?;
+    let mut dead = BTreeSet::new();
+    for payload in payloads {
+        let payload = payload?;
+        dead.extend(serde_json::from_str::<Json>(&payload).ok().as_ref().and_then(name_in));
+    }
+    Ok(dead)
+}
+
+fn with_postgres<T>(
+    url: &str,
+    work: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, tokio_postgres::Error>,
+) -> Result<T, TortureError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(TortureError::io("starting the runtime"))?;
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+        // Ends with the client.
+        tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        Ok(work(&client).await?)
+    })
+}
