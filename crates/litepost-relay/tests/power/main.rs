@@ -107,7 +107,7 @@ fn cut_everywhere(ops: &[Op]) -> Found {
                 coin ^= coin << 13;
                 coin ^= coin >> 7;
                 coin ^= coin << 17;
-                torn && coin % 2 == 0
+                torn && coin.is_multiple_of(2)
             });
             found.cuts += 1;
             judge(&folder.path().join("shop.db"), &published, &mut found);
