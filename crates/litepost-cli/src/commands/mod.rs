@@ -26,9 +26,9 @@ pub(crate) mod sinks;
 pub(crate) mod skip;
 pub(crate) mod status;
 pub(crate) mod tail;
-pub(crate) mod verify;
 #[cfg(unix)]
 pub(crate) mod torture;
+pub(crate) mod verify;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
