@@ -21,7 +21,7 @@ const NEVER: &[(&str, &[&str])] = &[
     ("litepost-torture", &["litepost-relay", "litepost-cli", "litepost-web"]),
 ];
 /// Packages of the workspace that no user runs.
-const NOT_PRODUCTION: &[&str] = &["litepost-testkit", "xtask", "quickstart"];
+const NOT_PRODUCTION: &[&str] = &["litepost-testkit", "xtask", "quickstart", "outbox-to-inbox"];
 /// Packages that must be nowhere: a second TLS provider makes rustls panic, OpenSSL needs the machine's.
 const NOWHERE: &[&str] = &["aws-lc-sys", "aws-lc-rs", "openssl-sys"];
 /// Packages of which there must be exactly one version: two SQLite libraries corrupt one file.

@@ -155,6 +155,9 @@ const RETRYABLE_MYSQL: [i64; 4] = [1205, 1213, 1020, 3572];
 /// SQLite's primary result codes BUSY and LOCKED (extended codes keep them in the low byte).
 const RETRYABLE_SQLITE: [i64; 2] = [5, 6];
 
+/// SQLite's code for SQL that it cannot compile.
+const SQLITE_ERROR: i64 = 1;
+
 impl InboxError {
     /// An error of a driver, for adapters: see [`crate::driver`].
     pub fn from_driver(
@@ -221,6 +224,11 @@ impl InboxError {
             Self::Database { .. } if self.is_retryable() => "roll back and run the whole transaction again",
             Self::Database { sqlstate: Some(state), .. } if state == "42P01" || state == "42S02" => {
                 "create the table: see `litepost inbox schema`"
+            }
+            // The statements are this crate's own: SQLite's plain SQLITE_ERROR for one of them means that it does not
+            // fit the database, because the table or a column of an option is not there.
+            Self::Database { sqlstate: None, code: Some(SQLITE_ERROR), .. } => {
+                "create the table with the columns of its options: see `litepost inbox schema`"
             }
             Self::Database { .. } => "nothing was claimed; roll back and look at the database's message",
         }

@@ -39,10 +39,15 @@
 //! # }
 //! ```
 //!
+//! With a feature for its broker (`nats`, `redis`, `amqp`, `kafka`) the module `consume` has the loop around the
+//! claim: receive, claim, handle, commit, and only then acknowledge.
+//!
 //! What the claim promises on each database, and where they differ, is in `docs/inbox.md`.
 
 mod claim;
 mod cleaner;
+#[cfg(feature = "consume")]
+pub mod consume;
 mod digest;
 mod drivers;
 mod error;

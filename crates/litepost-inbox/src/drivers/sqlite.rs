@@ -17,7 +17,12 @@ use crate::sql::{Dialect, Sql};
 
 impl From<rusqlite::Error> for InboxError {
     fn from(error: rusqlite::Error) -> Self {
-        let code = error.sqlite_error().map(|error| i64::from(error.extended_code));
+        // `sqlite_error` knows nothing of an error that has a place in the SQL.
+        let code = match &error {
+            rusqlite::Error::SqlInputError { error, .. } => Some(error),
+            other => other.sqlite_error(),
+        }
+        .map(|error| i64::from(error.extended_code));
         Self::from_driver(error, None, code, false)
     }
 }

@@ -114,6 +114,26 @@ fn a_claim_waits_for_the_writer_and_a_stale_snapshot_is_retryable() {
 }
 
 #[test]
+fn a_missing_table_or_column_keeps_its_code_and_says_what_to_do() {
+    let database = Database::new();
+    let mut connection = database.connect();
+    let tx = connection.transaction().unwrap();
+    let elsewhere = Inbox::new("nowhere").unwrap();
+    let options = InboxOptions { results: true, ..InboxOptions::default() };
+    let wider = Inbox::with_options(&database.inbox.table().to_string(), options).unwrap();
+    assert_eq!(wider.claim(&tx, &scope(), &id("m")).unwrap(), Claim::First);
+    let missing = [
+        elsewhere.claim(&tx, &scope(), &id("m")).unwrap_err(),
+        wider.record(&tx, &scope(), &id("m"), b"x").unwrap_err(),
+    ];
+    for error in missing {
+        assert!(matches!(error, InboxError::Database { code: Some(1), .. }), "{error:?}");
+        assert!(error.hint().starts_with("create the table"), "{}", error.hint());
+        assert!(!error.is_retryable());
+    }
+}
+
+#[test]
 fn of_64_concurrent_claimers_one_is_first() {
     let database = Arc::new(Database::new());
     let gate = Arc::new(Barrier::new(64));

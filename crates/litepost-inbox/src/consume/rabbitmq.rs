@@ -1,0 +1,150 @@
+//! RabbitMQ: a queue, consumed with explicit acknowledgements.
+//!
+//! Called by the loop. Invariant: nothing is consumed with `no_ack`. A dead letter is a rejection without requeue: the
+//! queue's dead-letter exchange takes it, and a queue without one drops it.
+
+use std::time::Duration;
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use lapin::message::Delivery;
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{Channel, Connection, ConnectionProperties};
+use tokio::time::sleep;
+
+use super::failure::SourceError;
+use super::message::Message;
+use super::source::Source;
+
+/// A queue as a source, over a connection of its own that is made anew when it is lost.
+#[derive(Debug)]
+pub struct RabbitMq {
+    url: String,
+    queue: String,
+    prefetch: u16,
+    session: Option<Session>,
+}
+
+#[derive(Debug)]
+struct Session {
+    connection: Connection,
+    channel: Channel,
+    consumer: lapin::Consumer,
+}
+
+impl RabbitMq {
+    /// Consumes a queue that exists: `amqp://user:password@host:5672/vhost`. Give the queue a dead-letter exchange.
+    ///
+    /// A quorum queue counts deliveries in its header `x-delivery-count`, across consumers; for another one the loop
+    /// counts failures for as long as it runs.
+    pub fn new(url: impl Into<String>, queue: impl Into<String>) -> Self {
+        Self { url: url.into(), queue: queue.into(), prefetch: 16, session: None }
+    }
+
+    /// How many messages are received in advance, 16 unless set.
+    #[must_use]
+    pub fn prefetch(mut self, messages: u16) -> Self {
+        self.prefetch = messages.max(1);
+        self
+    }
+
+    async fn connect(&self) -> Result<Session, lapin::Error> {
+        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel.basic_qos(self.prefetch, BasicQosOptions::default()).await?;
+        let queue = ShortString::from(self.queue.as_str());
+        let consumer = channel
+            .basic_consume(queue, ShortString::default(), BasicConsumeOptions::default(), FieldTable::default())
+            .await?;
+        Ok(Session { connection, channel, consumer })
+    }
+}
+
+/// A header's value as bytes; tables and arrays have none.
+fn bytes(value: &AMQPValue) -> Option<Vec<u8>> {
+    Some(match value {
+        AMQPValue::LongString(text) => text.as_bytes().to_vec(),
+        AMQPValue::ShortString(text) => text.as_str().as_bytes().to_vec(),
+        AMQPValue::ByteArray(bytes) => bytes.as_slice().to_vec(),
+        AMQPValue::Boolean(value) => value.to_string().into_bytes(),
+        AMQPValue::ShortShortInt(value) => value.to_string().into_bytes(),
+        AMQPValue::ShortInt(value) => value.to_string().into_bytes(),
+        AMQPValue::LongInt(value) => value.to_string().into_bytes(),
+        AMQPValue::LongLongInt(value) => value.to_string().into_bytes(),
+        _ => return None,
+    })
+}
+
+fn message(delivery: &mut Delivery) -> Message {
+    let headers = delivery.properties.headers().as_ref();
+    let headers = headers.into_iter().flat_map(|table| table.inner().iter());
+    let headers: Vec<(String, Vec<u8>)> =
+        headers.filter_map(|(name, value)| Some((name.to_string(), bytes(value)?))).collect();
+    let property = delivery.properties.message_id().as_ref().map(ToString::to_string);
+    let payload = std::mem::take(&mut delivery.data).into();
+    let channel = delivery.routing_key.to_string();
+    let mut message = Message { id: None, channel, payload, headers, attempt: 1 }.identified();
+    message.id = message.id.or(property);
+    // Redeliveries before this one; only quorum queues know.
+    let before = message.header("x-delivery-count").and_then(|count| count.parse::<u32>().ok());
+    message.attempt = before.unwrap_or_default().saturating_add(1);
+    message
+}
+
+impl Source for RabbitMq {
+    type Token = Delivery;
+
+    async fn next(&mut self) -> Result<(Message, Delivery), SourceError> {
+        let session = match &mut self.session {
+            Some(session) => session,
+            None => {
+                let session = self.connect().await.map_err(|e| SourceError::new("consuming from RabbitMQ", e))?;
+                self.session.insert(session)
+            }
+        };
+        match session.consumer.next().await {
+            Some(Ok(mut delivery)) => Ok((message(&mut delivery), delivery)),
+            Some(Err(error)) => {
+                self.session = None;
+                Err(SourceError::new("receiving from RabbitMQ", error))
+            }
+            None => {
+                self.session = None;
+                Err(SourceError::new("receiving from RabbitMQ", "the server has ended the subscription"))
+            }
+        }
+    }
+
+    async fn ack(&mut self, token: Delivery) -> Result<(), SourceError> {
+        told("acknowledging to RabbitMQ", token.ack(BasicAckOptions::default()).await)
+    }
+
+    async fn nack(&mut self, token: Delivery, delay: Duration) -> Result<(), SourceError> {
+        // RabbitMQ has no delay of its own: the message waits here, unacknowledged, and holds up those behind it.
+        sleep(delay).await;
+        let options = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
+        told("returning to RabbitMQ", token.nack(options).await)
+    }
+
+    async fn dead_letter(&mut self, token: Delivery, _message: &Message, _reason: &str) -> Result<(), SourceError> {
+        told("rejecting in RabbitMQ", token.reject(BasicRejectOptions { requeue: false }).await)
+    }
+
+    async fn close(&mut self) -> Result<(), SourceError> {
+        let Some(mut session) = self.session.take() else { return Ok(()) };
+        let failed = |e| SourceError::new("closing the connection to RabbitMQ", e);
+        // What is unacknowledged when the channel closes is requeued in its place.
+        while session.consumer.next().now_or_never().is_some_and(|next| next.is_some()) {}
+        session.channel.close(200, "the consumer stops".into()).await.map_err(failed)?;
+        session.connection.close(200, "the consumer stops".into()).await.map_err(failed)
+    }
+}
+
+/// A verdict on a channel that is gone reaches nobody; the server requeues the message by itself.
+fn told(doing: &'static str, answer: lapin::Result<bool>) -> Result<(), SourceError> {
+    match answer {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(SourceError::new(doing, "the channel is gone")),
+        Err(error) => Err(SourceError::new(doing, error)),
+    }
+}
