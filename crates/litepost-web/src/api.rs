@@ -1,22 +1,27 @@
 //! The API: JSON for what the dashboard shows, and the stream that keeps it current.
 //!
-//! Invariant: every route stands in [`ROUTES`], from which the OpenAPI document is made; a test asks each.
+//! Invariant: every route stands in [`ROUTES`], or in [`DEEDS`], from which the OpenAPI document is made; a test asks each.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::{Path, Query as Asked, State};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::Stream;
 use futures_util::stream;
 use litepost::dead::DeadFilter;
+use litepost::operate;
 use litepost_core::Seq;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::auth::{ACTOR, actor};
+use crate::deeds::{DEEDS, Deed};
 use crate::error::Refusal;
 use crate::events::{Query, dead_document, document};
 use crate::state::Admin;
@@ -36,13 +41,29 @@ pub(crate) const ROUTES: &[(&str, &str, &[&str], &[&str])] = &[
     ("/api/events/{file}/{seq}", "One event, whole", &["file", "seq"], &[]),
     ("/api/dead", "Dead letters of one file, oldest first", &[], &["file", "destination", "after", "limit"]),
     ("/api/dead/{file}/{dead_id}", "One dead letter, whole", &["file", "dead_id"], &[]),
+    ("/api/timeline/{file}/{seq}", "What became of an event at every destination", &["file", "seq"], &[]),
+    (
+        "/api/progress",
+        "How far a destination is on its way to a position, the newest unless given: what `drain` waits for",
+        &[],
+        &["file", "destination", "until_seq"],
+    ),
+    ("/api/audit", "Who did what to delivery, and why, oldest first", &[], &["file", "destination", "limit"]),
     ("/api/config", "The configuration, secrets masked", &[], &[]),
     ("/api/stream", "The status again and again, as server-sent events", &[], &[]),
     ("/api/openapi.json", "This document", &[], &[]),
 ];
 
 pub(crate) fn routes() -> Router<Arc<Admin>> {
-    Router::new()
+    let mut router = Router::new();
+    for deed in DEEDS {
+        let act = move |state, headers, body| act(deed, state, headers, body);
+        router = router.route(&format!("/api/{}", deed.name), post(act));
+    }
+    router
+        .route("/api/timeline/{file}/{seq}", get(timeline))
+        .route("/api/progress", get(progress))
+        .route("/api/audit", get(audit))
         .route("/api/status", get(status))
         .route("/api/events", get(events))
         .route("/api/events/{file}/{seq}", get(event))
@@ -108,6 +129,70 @@ async fn dead_letter(
     Ok(Json(dead_document(&letter)))
 }
 
+async fn timeline(
+    State(admin): State<Arc<Admin>>,
+    Path((file, seq)): Path<(usize, i64)>,
+) -> Result<Json<Value>, Refusal> {
+    let found = admin.read(file, move |connection| operate::journeys(connection, Seq(seq))).await?;
+    Ok(Json(json!({ "seq": seq, "destinations": found })))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProgressQuery {
+    #[serde(default)]
+    file: usize,
+    destination: String,
+    until_seq: Option<i64>,
+}
+
+async fn progress(State(admin): State<Arc<Admin>>, Asked(query): Asked<ProgressQuery>) -> Result<Json<Value>, Refusal> {
+    let look = move |connection: &rusqlite::Connection| {
+        let until = query.until_seq.map_or_else(|| operate::head(connection), |seq| Ok(Seq(seq)))?;
+        let found = operate::progress(connection, &query.destination, until)?;
+        Ok(json!({ "progress": found, "done": found.is_done() }))
+    };
+    Ok(Json(admin.read(query.file, look).await?))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AuditQuery {
+    #[serde(default)]
+    file: usize,
+    destination: Option<String>,
+    limit: Option<u32>,
+}
+
+async fn audit(State(admin): State<Arc<Admin>>, Asked(query): Asked<AuditQuery>) -> Result<Json<Value>, Refusal> {
+    let limit = query.limit.unwrap_or(100).clamp(1, 1_000);
+    let look =
+        move |connection: &rusqlite::Connection| operate::audit_trail(connection, query.destination.as_deref(), limit);
+    Ok(Json(json!({ "audit": admin.read(query.file, look).await? })))
+}
+
+/// A deed. The type of its content is asked for, since a form of another site cannot send it.
+async fn act(
+    deed: &'static Deed,
+    State(admin): State<Arc<Admin>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<Value>, Refusal> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
+        return Err(Refusal::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "the body must be application/json",
+            "send Content-Type: application/json",
+        ));
+    }
+    let body = serde_json::from_slice(&body).map_err(|error| {
+        Refusal::new(StatusCode::BAD_REQUEST, format!("the body is no JSON: {error}"), "see /api/openapi.json")
+    })?;
+    let request = deed.read(body)?;
+    Ok(Json(crate::act::perform(&admin, deed, request, &actor(&headers)).await?))
+}
+
 async fn config(State(admin): State<Arc<Admin>>) -> Json<Value> {
     Json(json!({ "config": admin.config }))
 }
@@ -125,7 +210,7 @@ async fn stream(State(admin): State<Arc<Admin>>) -> Sse<impl Stream<Item = Resul
 
 async fn openapi() -> Json<Value> {
     let parameter = |place: &str, name: &str| {
-        let number = matches!(name, "file" | "seq" | "dead_id" | "before" | "after" | "limit");
+        let number = matches!(name, "file" | "seq" | "dead_id" | "before" | "after" | "limit" | "until_seq");
         json!({
             "name": name, "in": place, "required": place == "path",
             "schema": { "type": if number { "integer" } else { "string" } },
@@ -146,6 +231,21 @@ async fn openapi() -> Json<Value> {
         paths.insert(
             (*path).to_owned(),
             json!({ "get": { "summary": summary, "parameters": parameters, "responses": answers } }),
+        );
+    }
+    for deed in DEEDS {
+        let answers = json!({
+            "200": { "description": "What was done, or would be (`dry_run`)", "content": { "application/json": {} } },
+            "default": { "description": "`error` says what happened, `hint` what to do", "content": { "application/json": {} } },
+        });
+        let body = json!({ "required": true, "content": { "application/json": { "schema": deed.schema() } } });
+        let parameter = json!({
+            "name": ACTOR, "in": "header", "required": false, "schema": { "type": "string" },
+            "description": "Who acts, unless the body says so",
+        });
+        paths.insert(
+            format!("/api/{}", deed.name),
+            json!({ "post": { "summary": deed.summary, "parameters": [parameter], "requestBody": body, "responses": answers } }),
         );
     }
     Json(json!({

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -100,6 +100,27 @@ fn text(value: Option<&HeaderValue>) -> Option<&str> {
     value.and_then(|value| value.to_str().ok())
 }
 
+/// What the dashboard's forms carry: nobody else can know it, and it is another one in each process.
+pub(crate) fn csrf() -> &'static str {
+    static TOKEN: LazyLock<String> =
+        LazyLock::new(|| litepost::ids::random_identity() + &litepost::ids::random_identity());
+    &TOKEN
+}
+
+/// The header that says who acts.
+pub(crate) const ACTOR: &str = "x-litepost-actor";
+
+/// Who acts, for the audit trail: what the header says, or the user of Basic authentication, or "admin".
+pub(crate) fn actor(headers: &HeaderMap) -> String {
+    let named = text(headers.get(ACTOR)).map(str::to_owned);
+    let user = || {
+        let (scheme, rest) = text(headers.get(header::AUTHORIZATION))?.split_once(' ')?;
+        let pair = scheme.eq_ignore_ascii_case("basic").then(|| BASE64.decode(rest.trim()).ok())??;
+        Some(String::from_utf8_lossy(&pair).split_once(':')?.0.to_owned())
+    };
+    named.or_else(user).filter(|name| !name.is_empty()).unwrap_or_else(|| "admin".to_owned())
+}
+
 /// The token that came with the request.
 fn given(headers: &HeaderMap) -> Option<Vec<u8>> {
     let (scheme, rest) = text(headers.get(header::AUTHORIZATION))?.split_once(' ')?;
@@ -132,7 +153,8 @@ pub(crate) async fn check(State(guard): State<Arc<Guard>>, request: Request, nex
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // Not "no-referrer": a browser then sends "Origin: null" with the dashboard's own forms.
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }
@@ -190,5 +212,22 @@ mod tests {
     fn a_token_is_not_short_and_not_shown() {
         assert!(Token::new("short").is_err());
         assert_eq!(format!("{:?}", Token::new("0123456789abcdef").unwrap()), "Token(…)");
+    }
+
+    #[test]
+    fn who_acts_is_the_header_or_the_user_of_basic() {
+        let of = |pairs: &[(&'static str, &str)]| {
+            actor(
+                &pairs
+                    .iter()
+                    .map(|(name, value)| (header::HeaderName::from_static(name), value.parse().unwrap()))
+                    .collect(),
+            )
+        };
+        let basic = format!("Basic {}", BASE64.encode("ada:0123456789abcdef"));
+        assert_eq!(of(&[]), "admin");
+        assert_eq!(of(&[("authorization", &basic)]), "ada");
+        assert_eq!(of(&[("authorization", &basic), ("x-litepost-actor", "deploy")]), "deploy");
+        assert_eq!(of(&[("authorization", "Bearer 0123456789abcdef")]), "admin");
     }
 }

@@ -70,6 +70,10 @@ impl Refusal {
         &self.message
     }
 
+    pub(crate) fn hint(&self) -> &str {
+        &self.hint
+    }
+
     pub(crate) fn status(&self) -> StatusCode {
         self.status
     }
@@ -77,8 +81,13 @@ impl Refusal {
 
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
-        let status =
-            if error.is_transient() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::INTERNAL_SERVER_ERROR };
+        let status = match &error {
+            StoreError::UnknownDestination { .. } | StoreError::EventMissing { .. } => StatusCode::NOT_FOUND,
+            StoreError::Refused { .. } | StoreError::LaneHeld { .. } => StatusCode::CONFLICT,
+            StoreError::BadSetting { .. } => StatusCode::BAD_REQUEST,
+            error if error.is_transient() => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
         Self::new(status, error.to_string(), error.hint())
     }
 }

@@ -62,7 +62,8 @@ impl Query {
     }
 }
 
-fn time(text: &str) -> Result<Option<Millis>, String> {
+/// A time of a form or a program; empty is none.
+pub(crate) fn time(text: &str) -> Result<Option<Millis>, String> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -113,15 +114,72 @@ fn headers(text: Option<&str>) -> serde_json::Value {
 /// A payload for people: JSON indented, other text as it is, bytes as base64.
 pub(crate) fn pretty(payload: &Value) -> String {
     match payload {
-        Value::Text(text) => serde_json::from_str::<serde_json::Value>(text)
-            .and_then(|value| serde_json::to_string_pretty(&value))
-            .unwrap_or_else(|_| text.clone()),
+        Value::Text(text) => indent(text).unwrap_or_else(|| text.clone()),
         Value::Blob(bytes) => match std::str::from_utf8(bytes) {
             Ok(text) => text.to_owned(),
             Err(_) => format!("({} bytes) {}", bytes.len(), BASE64.encode(bytes)),
         },
         _ => String::new(),
     }
+}
+
+/// JSON text with other white space: every name, number and text of it stays as it was written, so that no number
+/// loses digits. `None` when it is no JSON.
+fn indent(text: &str) -> Option<String> {
+    let compact = compact(text)?;
+    let mut out = String::with_capacity(compact.len() * 2);
+    let (mut depth, mut in_text, mut escaped, mut before) = (0_usize, false, false, ' ');
+    let line = |out: &mut String, depth: usize| {
+        out.push('\n');
+        out.extend(std::iter::repeat_n("  ", depth));
+    };
+    for c in compact.chars() {
+        if in_text {
+            out.push(c);
+            in_text = escaped || c != '"';
+            escaped = c == '\\' && !escaped;
+            before = c;
+            continue;
+        }
+        let empty = matches!((before, c), ('{', '}') | ('[', ']'));
+        if matches!(c, '}' | ']') {
+            depth = depth.saturating_sub(1);
+            if !empty {
+                line(&mut out, depth);
+            }
+        } else if matches!(before, '{' | '[') && depth > 0 {
+            line(&mut out, depth);
+        }
+        out.push(c);
+        match c {
+            '{' | '[' => depth += 1,
+            ',' => line(&mut out, depth),
+            ':' => out.push(' '),
+            '"' => in_text = true,
+            _ => {}
+        }
+        before = c;
+    }
+    Some(out)
+}
+
+/// JSON text without white space between its parts; `None` when it is no JSON.
+pub(crate) fn compact(text: &str) -> Option<String> {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).ok()?;
+    let mut out = String::with_capacity(text.len());
+    let (mut in_text, mut escaped) = (false, false);
+    for c in text.chars() {
+        if in_text {
+            in_text = escaped || c != '"';
+            escaped = c == '\\' && !escaped;
+        } else if c.is_ascii_whitespace() {
+            continue;
+        } else {
+            in_text = c == '"';
+        }
+        out.push(c);
+    }
+    Some(out)
 }
 
 #[cfg(test)]
@@ -143,6 +201,17 @@ mod tests {
     fn a_payload_of_any_bytes_is_shown() {
         assert_eq!(pretty(&Value::Text("{\"a\":1}".into())), "{\n  \"a\": 1\n}");
         assert_eq!(pretty(&Value::Text("plain".into())), "plain");
+        assert_eq!(pretty(&Value::Text("{broken".into())), "{broken");
         assert_eq!(pretty(&Value::Blob(vec![0xff])), "(1 bytes) /w==");
+    }
+
+    #[test]
+    fn indented_json_keeps_every_digit_and_text() {
+        let text = r#"{"n":12345678901234567890123,"e":1.10,"t":"a \\\"{[,: b","l":[1,{}],"o":{},"a":[]}"#;
+        let shown = pretty(&Value::Text(text.into()));
+        assert_eq!(compact(&shown).unwrap(), text);
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(lines[1], "  \"n\": 12345678901234567890123,");
+        assert_eq!(lines[4..], ["  \"l\": [", "    1,", "    {}", "  ],", "  \"o\": {},", "  \"a\": []", "}"]);
     }
 }

@@ -4,10 +4,13 @@
 //! Host or Origin is not this listener's own is refused, so that no web page can reach it through a browser (DNS
 //! rebinding, cross-site requests); nothing here shows a secret; reading opens the outbox files read-only.
 
+mod act;
 mod api;
 mod auth;
+mod deeds;
 mod error;
 mod events;
+mod forms;
 mod health;
 mod metrics;
 mod pages;
@@ -75,6 +78,7 @@ fn router(admin: Arc<Admin>, guard: Arc<auth::Guard>) -> Router {
         .route("/ready", get(health::ready))
         .merge(api::routes())
         .merge(pages::routes())
+        .merge(forms::routes())
         .layer(TimeoutLayer::with_status_code(axum::http::StatusCode::GATEWAY_TIMEOUT, ANSWER_WITHIN));
     bounded
         .merge(api::streams())

@@ -3,41 +3,44 @@
 //! Invariant: every page works without the script and without any request to elsewhere; what comes from events is text,
 //! escaped by maud, never markup.
 
+mod audit;
+mod dead;
+mod destination;
+mod events;
+
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, Query as Asked, State};
+use axum::extract::State;
 use axum::http::{HeaderName, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use litepost::dead::DeadFilter;
-use litepost_core::Seq;
 use maud::{DOCTYPE, Markup, html};
-use serde::Deserialize;
 
+use crate::auth::csrf;
 use crate::error::Refusal;
-use crate::events::{Query, pretty};
 use crate::state::{Admin, Looked, wall};
 
 const STYLE: &str = include_str!("assets/style.css");
 const SCRIPT: &str = include_str!("assets/app.js");
 
 /// The pages in the order of the navigation.
-const PAGES: [(&str, &str); 5] = [
+const PAGES: [(&str, &str); 6] = [
     ("/", "Overview"),
     ("/events", "Events"),
     ("/dead", "Dead letters"),
     ("/leases", "Leases"),
+    ("/audit", "Audit log"),
     ("/config", "Configuration"),
 ];
 
 pub(crate) fn routes() -> Router<Arc<Admin>> {
     Router::new()
         .route("/", get(overview))
-        .route("/events", get(events))
-        .route("/events/{file}/{seq}", get(event))
-        .route("/dead", get(dead))
-        .route("/dead/{file}/{dead_id}", get(dead_letter))
+        .merge(events::routes())
+        .merge(dead::routes())
+        .merge(destination::routes())
+        .merge(audit::routes())
         .route("/leases", get(leases))
         .route("/config", get(config))
         .route("/assets/style.css", get(|| async { asset("text/css; charset=utf-8", STYLE) }))
@@ -49,7 +52,7 @@ fn asset(kind: &'static str, text: &'static str) -> ([(HeaderName, &'static str)
 }
 
 /// A page that could not be made, as a page.
-struct Trouble(Refusal);
+pub(crate) struct Trouble(Refusal);
 
 impl From<Refusal> for Trouble {
     fn from(refusal: Refusal) -> Self {
@@ -59,12 +62,21 @@ impl From<Refusal> for Trouble {
 
 impl IntoResponse for Trouble {
     fn into_response(self) -> axum::response::Response {
-        let body = page("", "Not found", &html! { p role="alert" { (self.0.text()) } });
+        let found = self.0.status() != axum::http::StatusCode::NOT_FOUND;
+        let title = if found { "That did not work" } else { "Not found" };
+        let body = page(
+            "",
+            title,
+            &html! {
+                p role="alert" class="bad" { (self.0.text()) }
+                @if !self.0.hint().is_empty() { p { (self.0.hint()) } }
+            },
+        );
         (self.0.status(), body).into_response()
     }
 }
 
-fn page(path: &str, title: &str, body: &Markup) -> Markup {
+pub(crate) fn page(path: &str, title: &str, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -111,7 +123,7 @@ async fn overview(State(admin): State<Arc<Admin>>) -> Markup {
                         th scope="col" class="number" { "Dead" } th scope="col" class="number" { "Delivered" }
                         th scope="col" { "Rate" }
                     } }
-                    tbody { @for file in &files { (destinations(file)) } }
+                    tbody { @for (index, file) in files.iter().enumerate() { (destinations(index, file)) } }
                 }
             }
             h2 { "Outbox files" }
@@ -130,187 +142,21 @@ async fn overview(State(admin): State<Arc<Admin>>) -> Markup {
     )
 }
 
-fn destinations(file: &Looked) -> Markup {
+fn destinations(index: usize, file: &Looked) -> Markup {
     html! {
         @for found in file.status.iter().flat_map(|status| &status.destinations) {
             tr data-destination=(found.destination) {
-                th scope="row" { (found.destination) }
-                td data-field="state" { (state(&found.state)) @if let Some(error) = &found.error { " " small { (error) } } }
+                th scope="row" { a href={ "/destinations/" (index) "/" (found.destination) } { (found.destination) } }
+                td data-field="state" { (state(&found.state, paused(file, &found.destination))) @if let Some(error) = &found.error { " " small { (error) } } }
                 td data-field="pending" class="number" { (found.pending) }
                 td data-field="oldest" class="number" { (found.oldest_age_ms.map_or_else(|| "-".to_owned(), age)) }
                 td data-field="blocked" class="number" { (found.blocked_keys) }
-                td data-field="dead" class="number" { a href={ "/dead?destination=" (found.destination) } { (found.dead) } }
+                td data-field="dead" class="number" { a href={ "/dead?file=" (index) "&destination=" (found.destination) } aria-label={ "dead letters of " (found.destination) } { (found.dead) } }
                 td data-field="delivered" class="number" { (found.delivered) }
                 td data-field="rate" { "-" }
             }
         }
     }
-}
-
-async fn events(State(admin): State<Arc<Admin>>, Asked(query): Asked<Query>) -> Result<Markup, Trouble> {
-    let search = query.search()?;
-    let file = query.file;
-    let results = admin.read(file, move |connection| litepost::search::search(connection, &search)).await?;
-    let field = |name: &str, label: &str, value: &str, kind: &str| {
-        html! {
-            label { (label) " " input type=(kind) name=(name) value=(value); }
-        }
-    };
-    Ok(page(
-        "/events",
-        "Events",
-        &html! {
-            form method="get" role="search" aria-label="Find events" {
-                (files(&admin, file))
-                (field("id", "Id", &query.id, "text")) (field("key", "Key", &query.key, "text"))
-                (field("topic", "Topic", &query.topic, "text")) (field("type", "Type", &query.kind, "text"))
-                (field("since", "Since (UTC)", &query.since, "datetime-local")) (field("until", "Until (UTC)", &query.until, "datetime-local"))
-                button type="submit" { "Find" }
-            }
-            @if results.events.is_empty() { p { "No event matches." } } @else {
-                div class="scroll" tabindex="0" role="region" aria-label="Events" {
-                    table {
-                        thead { tr {
-                            th scope="col" class="number" { "Seq" } th scope="col" { "Written" } th scope="col" { "Topic" }
-                            th scope="col" { "Key" } th scope="col" { "Type" } th scope="col" class="number" { "Bytes" }
-                        } }
-                        tbody { @for event in &results.events { tr {
-                            td class="number" { a href={ "/events/" (file) "/" (event.seq) } { (event.seq) } }
-                            td { (when(event.created_at.0)) } td { (event.topic) }
-                            td { (event.key.as_deref().unwrap_or("-")) } td { (event.kind) } td class="number" { (event.payload_bytes) }
-                        } } }
-                    }
-                }
-            }
-            @if let Some(before) = results.next_before {
-                form method="get" {
-                    @for (name, value) in [("id", &query.id), ("key", &query.key), ("topic", &query.topic), ("type", &query.kind),
-                        ("since", &query.since), ("until", &query.until)] {
-                        @if !value.is_empty() { input type="hidden" name=(name) value=(value); }
-                    }
-                    input type="hidden" name="file" value=(file);
-                    button name="before" value=(before) { "Older" }
-                }
-            }
-        },
-    ))
-}
-
-async fn event(State(admin): State<Arc<Admin>>, Path((file, seq)): Path<(usize, i64)>) -> Result<Markup, Trouble> {
-    let body = admin.read(file, move |connection| litepost::search::body(connection, Seq(seq))).await?;
-    let body = body.ok_or_else(|| Refusal::not_found(format!("the log does not hold event {seq}")))?;
-    let event = &body.event;
-    let rows: Vec<(&str, String)> = vec![
-        ("Id", event.id.clone()),
-        ("Topic", event.topic.clone()),
-        ("Key", event.key.clone().unwrap_or_default()),
-        ("Type", event.kind.clone()),
-        ("Written", when(event.created_at.0)),
-        ("Version", body.version.map(|version| version.to_string()).unwrap_or_default()),
-        ("Source", body.source.clone().unwrap_or_default()),
-        ("Deliver after", body.deliver_after.map(|at| when(at.0)).unwrap_or_default()),
-        ("Expires", body.expires_at.map(|at| when(at.0)).unwrap_or_default()),
-        ("Headers", body.headers.clone().unwrap_or_default()),
-    ];
-    Ok(page(
-        "/events",
-        &format!("Event {seq}"),
-        &html! {
-            (facts(&rows))
-            h2 { "Payload" }
-            pre tabindex="0" { (pretty(&body.payload)) }
-        },
-    ))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DeadQuery {
-    #[serde(default)]
-    file: usize,
-    #[serde(default)]
-    destination: String,
-    #[serde(default)]
-    after: i64,
-}
-
-async fn dead(State(admin): State<Arc<Admin>>, Asked(query): Asked<DeadQuery>) -> Result<Markup, Trouble> {
-    const PAGE: u32 = 100;
-    let (file, destination) = (query.file, query.destination.clone());
-    let after = query.after;
-    let list = move |connection: &rusqlite::Connection| {
-        let destination = (!destination.is_empty()).then_some(destination);
-        litepost::dead::list(connection, &DeadFilter { destination, after, limit: PAGE, ..DeadFilter::default() })
-    };
-    let letters = admin.read(file, list).await?;
-    Ok(page(
-        "/dead",
-        "Dead letters",
-        &html! {
-            form method="get" role="search" aria-label="Filter dead letters" {
-                (files(&admin, file))
-                label { "Destination " input type="text" name="destination" value=(query.destination); }
-                button type="submit" { "Filter" }
-            }
-            @if letters.is_empty() { p { "No dead letters." } } @else {
-                div class="scroll" tabindex="0" role="region" aria-label="Dead letters" {
-                    table {
-                        thead { tr {
-                            th scope="col" class="number" { "Number" } th scope="col" { "Destination" } th scope="col" { "Topic" }
-                            th scope="col" { "Key" } th scope="col" { "Reason" } th scope="col" class="number" { "Tries" } th scope="col" { "Error" }
-                        } }
-                        tbody { @for letter in &letters { tr {
-                            td class="number" { a href={ "/dead/" (file) "/" (letter.dead_id) } { (letter.dead_id) } }
-                            td { (letter.destination) } td { (letter.topic) } td { (letter.key.as_deref().unwrap_or("-")) }
-                            td { (letter.reason) @if letter.replayed_at.is_some() { " (replayed)" } }
-                            td class="number" { (letter.attempts) }
-                            td { (letter.error.as_deref().or(letter.error_code.as_deref()).unwrap_or("-")) }
-                        } } }
-                    }
-                }
-            }
-            @if let Some(last) = letters.last().filter(|_| letters.len() == PAGE as usize) {
-                form method="get" {
-                    input type="hidden" name="file" value=(file);
-                    input type="hidden" name="destination" value=(query.destination);
-                    button name="after" value=(last.dead_id) { "Newer" }
-                }
-            }
-        },
-    ))
-}
-
-async fn dead_letter(
-    State(admin): State<Arc<Admin>>,
-    Path((file, dead_id)): Path<(usize, i64)>,
-) -> Result<Markup, Trouble> {
-    let letter = admin.read(file, move |connection| litepost::dead::show(connection, dead_id)).await?;
-    let letter = letter.ok_or_else(|| Refusal::not_found(format!("there is no dead letter {dead_id}")))?;
-    let summary = &letter.summary;
-    let rows: Vec<(&str, String)> = vec![
-        ("Destination", summary.destination.clone()),
-        ("Reason", summary.reason.clone()),
-        ("Attempts", summary.attempts.to_string()),
-        ("Error", summary.error.clone().unwrap_or_default()),
-        ("Error code", summary.error_code.clone().unwrap_or_default()),
-        ("Dead since", when(summary.dead_at.0)),
-        ("Replayed", summary.replayed_at.map(|at| when(at.0)).unwrap_or_default()),
-        ("Event", format!("{} (seq {})", summary.id, summary.seq)),
-        ("Topic", summary.topic.clone()),
-        ("Key", summary.key.clone().unwrap_or_default()),
-        ("Type", summary.kind.clone()),
-        ("Written", when(letter.created_at.0)),
-        ("Headers", letter.headers.clone().unwrap_or_default()),
-    ];
-    Ok(page(
-        "/dead",
-        &format!("Dead letter {dead_id}"),
-        &html! {
-            (facts(&rows))
-            h2 { "Payload" }
-            pre tabindex="0" { (pretty(&letter.payload)) }
-        },
-    ))
 }
 
 async fn leases(State(admin): State<Arc<Admin>>) -> Markup {
@@ -367,12 +213,39 @@ fn files(admin: &Admin, chosen: usize) -> Markup {
     }
 }
 
+/// A form that asks for a deed: it leads to a page that shows what would be done.
+fn deed(name: &str, hidden: &[(&str, &str)], fields: &Markup, button: &str) -> Markup {
+    html! {
+        form method="post" action={ "/act/" (name) } {
+            input type="hidden" name="csrf" value=(csrf());
+            @for (name, value) in hidden { input type="hidden" name=(name) value=(value); }
+            (fields)
+            button type="submit" { (button) }
+        }
+    }
+}
+
+/// A field of a form.
+fn field(name: &str, label: &str, value: &str, kind: &str) -> Markup {
+    html! { label { (label) " " input type=(kind) name=(name) value=(value); } }
+}
+
 fn facts(rows: &[(&str, String)]) -> Markup {
     html! { dl { @for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) { dt { (name) } dd { (value) } } } }
 }
 
-fn state(word: &str) -> Markup {
+/// What of a destination is paused: all of it, a part, or nothing.
+fn paused(file: &Looked, destination: &str) -> Option<&'static str> {
+    let mut pauses =
+        file.status.iter().flat_map(|status| &status.pauses).filter(|pause| pause.destination == destination);
+    let first = pauses.next()?;
+    let whole = first.kind == "destination" || pauses.any(|pause| pause.kind == "destination");
+    Some(if whole { "paused" } else { "partly paused" })
+}
+
+fn state(word: &str, paused: Option<&str>) -> Markup {
     let (class, text) = match word {
+        _ if paused.is_some() => ("warn", paused.unwrap_or_default()),
         "closed" => ("good", "delivering"),
         "half_open" => ("warn", "probing"),
         "open" => ("bad", "unavailable"),

@@ -84,6 +84,66 @@ fn the_listener_tells_what_the_relay_does_and_no_secret() {
     }
 }
 
+fn post(address: &str, path: &str, body: &str) -> String {
+    let mut socket = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(
+        socket,
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\nX-Litepost-Actor: ada\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn an_operator_repairs_a_dead_letter_over_http_beside_the_relay_that_delivers() {
+    let place = Place::new();
+    place.write(
+        "litepost.toml",
+        "[app.shop]\ndatabase = 'shop.db'\nretry = { first = '1ms', cap = '1ms', max_attempts = 1 }\n\
+         [app.shop.db.copy]\ntype = 'sqlite'\ntables = ['stock']\nconnection = { path = 'copy.db' }\n",
+    );
+    place.good(&["migrate", "--database", "shop.db"]);
+    let copy = rusqlite::Connection::open(place.path("copy.db")).unwrap();
+    copy.execute_batch("CREATE TABLE stock (id INTEGER PRIMARY KEY, n INTEGER CHECK (n > 0))").unwrap();
+    let (_relay, address) = relay(&place);
+    let statement = |id: u32, n: i32| {
+        let payload = format!(r#"{{"sql":"INSERT INTO stock VALUES (?, ?)","args":[{id},{n}]}}"#);
+        let head = ["enqueue", "--database", "shop.db", "--topic", "stock", "--type", "sql", "--key", "k"];
+        place.good(&[&head[..], &["--payload", &payload]].concat());
+    };
+    let until = |what: &str, holds: &dyn Fn() -> bool| {
+        for _ in 0..3_000 {
+            if holds() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("never happened: {what}");
+    };
+    let rows = |sql: &str| copy.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    statement(1, -1);
+    until("a dead letter", &|| get(&address, "/api/dead").contains("\"dead_id\":1"));
+    let body = r#"{"dead_id":1,"payload":"{\"sql\":\"INSERT INTO stock VALUES (?, ?)\",\"args\":[1,5]}"}"#;
+    let answer = post(&address, "/api/dead/edit", body);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    until("the edited event arrives", &|| rows("SELECT count(*) FROM stock WHERE id = 1 AND n = 5") == 1);
+    // The relay hands its lane over, and nothing leaves until it is resumed.
+    let answer = post(&address, "/api/destinations/pause", r#"{"destination":"shop.copy","reason":"maintenance"}"#);
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"paused\":true"), "{answer}");
+    statement(2, 7);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(rows("SELECT count(*) FROM stock"), 1, "it was delivered although paused");
+    let answer = post(&address, "/api/destinations/resume", r#"{"destination":"shop.copy"}"#);
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    until("what waited arrives", &|| rows("SELECT count(*) FROM stock") == 2);
+    let audit = get(&address, "/api/audit");
+    assert!(audit.contains("\"actor\":\"ada\"") && audit.contains("maintenance"), "{audit}");
+}
+
 #[test]
 fn an_address_that_cannot_be_had_is_told_before_anything_is_delivered() {
     let place = Place::new();

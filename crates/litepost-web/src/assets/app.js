@@ -23,8 +23,14 @@
     if (target && target.textContent !== String(text)) target.textContent = text;
   };
 
-  const showState = (row, found) => {
-    const [kind, word] = words[found.state] || words.stalled;
+  const pausedOf = (file, destination) => {
+    const pauses = (file.pauses || []).filter((pause) => pause.destination === destination);
+    if (pauses.length === 0) return null;
+    return ["warn", pauses.some((pause) => pause.kind === "destination") ? "paused" : "partly paused"];
+  };
+
+  const showState = (row, found, paused) => {
+    const [kind, word] = paused || words[found.state] || words.stalled;
     const cell = row.querySelector('[data-field="state"]');
     const text = word + (found.error || "");
     if (cell.dataset.shown === text) return;
@@ -81,7 +87,7 @@
       for (const found of file.destinations || []) {
         const row = table.querySelector(`tr[data-destination="${CSS.escape(found.destination)}"]`);
         if (!row) continue;
-        showState(row, found);
+        showState(row, found, pausedOf(file, found.destination));
         put(row, "pending", found.pending);
         put(row, "oldest", age(found.oldest_age_ms));
         put(row, "blocked", found.blocked_keys);

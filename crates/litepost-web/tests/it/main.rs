@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop there")]
 
+mod actions;
 mod contrib;
 
 use std::net::SocketAddr;
@@ -73,8 +74,14 @@ async fn every_route_of_the_document_answers() {
     let folder = tempfile::tempdir().unwrap();
     let base = served(admin(outbox(folder.path()), None, 60_000)).await;
     let document: serde_json::Value = serde_json::from_str(&get(&format!("{base}/api/openapi.json")).await.1).unwrap();
-    for path in document["paths"].as_object().unwrap().keys() {
+    for (path, methods) in document["paths"].as_object().unwrap() {
         let path = path.replace("{file}", "0").replace("{seq}", "1").replace("{dead_id}", "1");
+        let path = path.replace("/api/progress", "/api/progress?destination=shop.hook");
+        if !methods["post"].is_null() {
+            let answer = reqwest::Client::new().post(format!("{base}{path}")).json(&serde_json::json!({ "no": 1 }));
+            assert_eq!(answer.send().await.unwrap().status(), StatusCode::BAD_REQUEST, "{path}");
+            continue;
+        }
         let answer = reqwest::get(format!("{base}{path}")).await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK, "{path}");
     }
@@ -94,7 +101,18 @@ async fn every_route_of_the_document_answers() {
 async fn every_page_is_there_and_no_payload_is_markup() {
     let folder = tempfile::tempdir().unwrap();
     let base = served(admin(outbox(folder.path()), None, 60_000)).await;
-    for page in ["/", "/events", "/events/0/1", "/dead", "/dead/0/1", "/leases", "/config"] {
+    let pages = [
+        "/",
+        "/events",
+        "/events/0/1",
+        "/dead",
+        "/dead/0/1",
+        "/destinations/0/shop.hook",
+        "/leases",
+        "/audit",
+        "/config",
+    ];
+    for page in pages {
         let answer = reqwest::get(format!("{base}{page}")).await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK, "{page}");
         assert!(answer.headers()["content-security-policy"].to_str().unwrap().contains("default-src 'none'"));

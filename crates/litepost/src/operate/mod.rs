@@ -11,6 +11,7 @@ mod pause;
 mod rewind;
 mod skip;
 mod take;
+mod timeline;
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,6 +32,7 @@ pub use lanes::LanesChanged;
 pub use pause::{Pause, Progress, Resumed, Scope, head, pauses, progress};
 pub(crate) use rewind::forget_lines;
 pub use rewind::{RewindTo, Rewound};
+pub use timeline::{Journey, Moment, journeys};
 
 /// How long a relay is given to hand over its lanes, unless said otherwise.
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);

@@ -78,12 +78,12 @@ impl Operator {
 }
 
 /// How far one lane is.
-struct LaneMark {
+pub(super) struct LaneMark {
     acked: i64,
     above: SeqRanges,
 }
 
-fn lanes(tx: &Connection, destination: &str) -> Result<Vec<LaneMark>, StoreError> {
+pub(super) fn lanes(tx: &Connection, destination: &str) -> Result<Vec<LaneMark>, StoreError> {
     let mut statement =
         tx.prepare_cached("SELECT acked, acked_above FROM main.litepost_cursor WHERE destination = ?1").doing(DOING)?;
     let mut rows = statement.query([destination]).doing(DOING)?;
@@ -98,7 +98,12 @@ fn lanes(tx: &Connection, destination: &str) -> Result<Vec<LaneMark>, StoreError
 }
 
 /// Whether an event may still be delivered: some lane has not looked at it, or it stands in a blocked line.
-fn is_unsettled(tx: &Connection, destination: &str, lanes: &[LaneMark], seq: Seq) -> Result<bool, StoreError> {
+pub(super) fn is_unsettled(
+    tx: &Connection,
+    destination: &str,
+    lanes: &[LaneMark],
+    seq: Seq,
+) -> Result<bool, StoreError> {
     let found: Option<(String, Option<String>)> = tx
         .prepare_cached("SELECT topic, key FROM main.litepost_outbox WHERE seq = ?1")
         .and_then(|mut s| s.query_row([seq.0], |row| Ok((row.get(0)?, row.get(1)?))).optional())
