@@ -41,6 +41,7 @@ const NEEDS: &[Need] = &[
     },
     Need { what: "the sqlite3 shell", present: || has("sqlite3"), packages: &["sqlite3"] },
     Need { what: "Node.js and npm", present: || has("node") && has("npm"), packages: &["nodejs", "npm"] },
+    Need { what: "Chromium", present: || has("chromium"), packages: &["chromium", "fonts-dejavu-core"] },
     // better-sqlite3 is compiled on the machine: its ready-made binaries come from outside the registry.
     Need { what: "Node.js's headers", present: || node_headers().is_some(), packages: &["libnode-dev"] },
     Need { what: "a C++ compiler and make", present: || has("g++") && has("make"), packages: &["g++", "make"] },

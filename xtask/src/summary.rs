@@ -31,6 +31,17 @@ impl Tally {
             if closing {
                 sum.add_line(line);
             }
+            // Node's runner closes with "# pass 12" and "# fail 0".
+            if let Some((word, count)) = line.strip_prefix("# ").and_then(|rest| rest.split_once(' '))
+                && let Ok(count) = count.parse::<u64>()
+            {
+                match word {
+                    "pass" => sum.passed += count,
+                    "fail" | "cancelled" => sum.failed += count,
+                    "skipped" | "todo" => sum.skipped += count,
+                    _ => {}
+                }
+            }
         }
         sum
     }
@@ -160,6 +171,10 @@ mod tests {
     #[test]
     fn closing_lines_of_the_runners_are_understood() {
         let tally = |passed, failed, skipped| Tally { passed, failed, skipped };
+        assert_eq!(
+            Tally::of("# tests 8\n# pass 6\n# fail 1\n# cancelled 0\n# skipped 1\n# duration_ms 1234.5"),
+            tally(6, 1, 1)
+        );
         assert_eq!(
             Tally::of("     Summary [   0.6s] 45 tests run: 44 passed (1 slow), 1 failed, 2 skipped"),
             tally(44, 1, 2)

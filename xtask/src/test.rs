@@ -57,9 +57,18 @@ pub fn all(summary: &mut Summary, nextest: Option<&[PathBuf]>) {
         });
     }
     summary.tests("quick starts", quickstart::test);
+    summary.tests("the dashboard in Chromium", browser_tests);
     if root().join("clients/python").is_dir() {
         summary.tests("Python tests", python_tests);
     }
+}
+
+/// The dashboard beside a real relay, in a real browser.
+fn browser_tests() -> Result<(bool, String)> {
+    crate::shell::run(&mut cargo(&["build", "-p", "litepost-cli", "--bin", "litepost"]))?;
+    let mut node = command("node", &["--test", "--test-reporter=tap"]);
+    node.current_dir(root().join("tests/browser")).env("LITEPOST_BIN", target().join("debug/litepost"));
+    tee(&mut node)
 }
 
 /// The command that runs Rust tests: nextest where it is to be had, else `cargo test`.

@@ -71,6 +71,12 @@ pub(crate) enum Command {
     Adopt(commands::incarnation::Adopt),
     /// Go on with a restored or copied file, taking what it holds for delivered
     FastForward(commands::incarnation::FastForward),
+    /// Copy an outbox file while it is in use
+    Backup(commands::backup::Backup),
+    /// Make an outbox file from a backup
+    Restore(commands::backup::Restore),
+    /// Look for what threatens durability or progress
+    Doctor(commands::doctor::Doctor),
     /// Check the configuration, offline
     Check(commands::check::Check),
     /// Write a configuration to start from
@@ -119,7 +125,9 @@ pub(crate) struct Where {
 }
 
 fn version() -> &'static str {
-    static TEXT: LazyLock<String> =
-        LazyLock::new(|| format!("{} (SQLite {})", env!("CARGO_PKG_VERSION"), rusqlite::version()));
+    static TEXT: LazyLock<String> = LazyLock::new(|| match option_env!("LITEPOST_COMMIT").filter(|commit| !commit.is_empty()) {
+        Some(commit) => format!("{} ({commit}, SQLite {})", env!("CARGO_PKG_VERSION"), rusqlite::version()),
+        None => format!("{} (SQLite {})", env!("CARGO_PKG_VERSION"), rusqlite::version()),
+    });
     &TEXT
 }

@@ -8,6 +8,7 @@ mod clock;
 mod commands;
 mod events;
 mod failure;
+mod filesystem;
 mod hands;
 mod logging;
 mod output;

@@ -112,8 +112,11 @@ async fn overview(State(admin): State<Arc<Admin>>) -> Markup {
         "/",
         "Overview",
         &html! {
-            p id="health" role="status" class=(if trouble.is_empty() { "good" } else { "bad" }) {
-                @if trouble.is_empty() { "Everything moves." } @else { (trouble.join("; ")) }
+            @let away = unavailable(&files);
+            p id="health" role="status" class=(if !trouble.is_empty() { "bad" } else if away.is_empty() { "good" } else { "warn" }) {
+                @if !trouble.is_empty() { (trouble.join("; ")) }
+                @else if away.is_empty() { "Everything moves." }
+                @else { (away.join(", ")) " cannot be reached; the events wait." }
             }
             div class="scroll" tabindex="0" role="region" aria-label="Destinations" {
                 table id="destinations" {
@@ -142,6 +145,23 @@ async fn overview(State(admin): State<Arc<Admin>>) -> Markup {
     )
 }
 
+/// The destinations that cannot be reached.
+fn unavailable(files: &[Looked]) -> Vec<&str> {
+    let all = files.iter().filter_map(|file| file.status.as_ref()).flat_map(|status| &status.destinations);
+    all.filter(|found| matches!(found.state.as_str(), "open" | "half_open"))
+        .map(|found| found.destination.as_str())
+        .collect()
+}
+
+/// Where a lane's holder runs, for people: what it says of itself is JSON.
+fn holder(text: &str) -> String {
+    let Ok(found) = serde_json::from_str::<serde_json::Value>(text) else { return text.to_owned() };
+    match (found["host"].as_str(), found["pid"].as_u64()) {
+        (Some(host), Some(pid)) => format!("process {pid} on {host}"),
+        _ => text.to_owned(),
+    }
+}
+
 fn destinations(index: usize, file: &Looked) -> Markup {
     html! {
         @for found in file.status.iter().flat_map(|status| &status.destinations) {
@@ -151,7 +171,7 @@ fn destinations(index: usize, file: &Looked) -> Markup {
                 td data-field="pending" class="number" { (found.pending) }
                 td data-field="oldest" class="number" { (found.oldest_age_ms.map_or_else(|| "-".to_owned(), age)) }
                 td data-field="blocked" class="number" { (found.blocked_keys) }
-                td data-field="dead" class="number" { a href={ "/dead?file=" (index) "&destination=" (found.destination) } aria-label={ "dead letters of " (found.destination) } { (found.dead) } }
+                td data-field="dead" class="number" { a href={ "/dead?file=" (index) "&destination=" (found.destination) } { (found.dead) } }
                 td data-field="delivered" class="number" { (found.delivered) }
                 td data-field="rate" { "-" }
             }
@@ -177,7 +197,7 @@ async fn leases(State(admin): State<Arc<Admin>>) -> Markup {
                         @for found in files.iter().filter_map(|file| file.status.as_ref()).flat_map(|status| &status.destinations) {
                             @for lane in &found.lanes { tr {
                                 th scope="row" { (found.destination) } td class="number" { (lane.lane) }
-                                td { (lane.holder.as_deref().or(lane.owner.as_deref()).unwrap_or("nobody")) }
+                                td { (lane.holder.as_deref().map(holder).or_else(|| lane.owner.clone()).unwrap_or_else(|| "nobody".to_owned())) }
                                 td class="number" { (lane.token) } td class="number" { (lane.acked) }
                                 td class="number" { (age(now - lane.updated_at.0)) " ago" }
                             } }

@@ -17,6 +17,8 @@ pub mod ids;
 pub mod schema;
 
 #[cfg(feature = "rusqlite")]
+pub mod backup;
+#[cfg(feature = "rusqlite")]
 pub mod connection;
 #[cfg(feature = "rusqlite")]
 pub mod dead;

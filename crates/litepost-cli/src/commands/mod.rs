@@ -1,11 +1,13 @@
 //! One file per command; this one only hands over.
 
 pub(crate) mod audit;
+pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod demo_app;
+pub(crate) mod doctor;
 pub(crate) mod drain;
 pub(crate) mod enqueue;
 pub(crate) mod import;
@@ -56,6 +58,9 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Where(command) => locate::run(&command),
         Command::Adopt(command) => incarnation::adopt(&command),
         Command::FastForward(command) => incarnation::fast_forward(&command),
+        Command::Backup(command) => backup::backup(&command),
+        Command::Restore(command) => backup::restore(&command),
+        Command::Doctor(command) => doctor::run(&command),
         Command::Check(command) => check::run(&command),
         Command::Init(command) => init::run(&command),
         Command::Demo(command) => demo::run(&command),

@@ -14,6 +14,7 @@ use litepost_relay::relay::{Drained, LaneReport, Relay, RunReport};
 
 use super::run_admin::{self, Admin};
 use crate::failure::Failure;
+use crate::filesystem;
 use crate::output;
 use crate::{places, report};
 
@@ -40,6 +41,9 @@ pub(crate) struct Run {
     until_idle: bool,
     #[command(flatten)]
     admin: Admin,
+    /// Deliver also from a network file system, whose locks SQLite cannot rely on; only when no other machine opens the file
+    #[arg(long)]
+    any_file_system: bool,
     /// With --until-idle: stop after this many seconds at the latest
     #[arg(long, value_name = "SECONDS", requires = "until_idle")]
     timeout: Option<u64>,
@@ -60,6 +64,9 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
         ));
     }
     for source in &relay.sources {
+        if !command.any_file_system {
+            filesystem::refuse_broken(&source.path)?;
+        }
         ready(&source.path, source.may_be_missing)?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();

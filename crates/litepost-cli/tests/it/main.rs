@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod admin;
+mod backup;
 mod broken_configs;
 mod crash;
+mod doctor;
 mod enqueue;
 mod exec;
 #[cfg(feature = "failpoints")]

@@ -77,10 +77,12 @@
   const source = new EventSource("/api/stream");
   source.addEventListener("status", (message) => {
     const status = JSON.parse(message.data);
-    const text = status.ready ? "Everything moves." : status.trouble.join("; ");
-    if (health.textContent !== text) {
+    const away = status.files.flatMap((file) => file.destinations || []).filter((found) => ["open", "half_open"].includes(found.state));
+    const calm = away.length === 0 ? "Everything moves." : `${away.map((found) => found.destination).join(", ")} cannot be reached; the events wait.`;
+    const text = status.ready ? calm : status.trouble.join("; ");
+    if (health.textContent.trim() !== text) {
       health.textContent = text;
-      health.className = status.ready ? "good" : "bad";
+      health.className = !status.ready ? "bad" : away.length === 0 ? "good" : "warn";
     }
     const now = performance.now();
     for (const file of status.files) {
