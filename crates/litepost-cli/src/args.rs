@@ -125,9 +125,10 @@ pub(crate) struct Where {
 }
 
 fn version() -> &'static str {
-    static TEXT: LazyLock<String> = LazyLock::new(|| match option_env!("LITEPOST_COMMIT").filter(|commit| !commit.is_empty()) {
-        Some(commit) => format!("{} ({commit}, SQLite {})", env!("CARGO_PKG_VERSION"), rusqlite::version()),
-        None => format!("{} (SQLite {})", env!("CARGO_PKG_VERSION"), rusqlite::version()),
-    });
+    static TEXT: LazyLock<String> =
+        LazyLock::new(|| match option_env!("LITEPOST_COMMIT").filter(|commit| !commit.is_empty()) {
+            Some(commit) => format!("{} ({commit}, SQLite {})", env!("CARGO_PKG_VERSION"), rusqlite::version()),
+            None => format!("{} (SQLite {})", env!("CARGO_PKG_VERSION"), rusqlite::version()),
+        });
     &TEXT
 }
