@@ -1,4 +1,5 @@
-//! Which topics a destination takes: exact names, prefixes and globs, checked when the configuration loads.
+//! Which events a destination takes, by topic and by header: exact names, prefixes and globs, checked when the
+//! configuration loads.
 
 use std::fmt;
 
@@ -99,6 +100,39 @@ impl TopicFilter {
     }
 }
 
+/// What a destination asks of an event's headers: each of these must be there and match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderFilter {
+    wanted: Vec<(Box<str>, TopicPattern)>,
+}
+
+impl HeaderFilter {
+    /// Takes events whose header of each name matches the pattern beside it; with no pair every event.
+    pub fn parse<N: AsRef<str>, P: AsRef<str>>(
+        pairs: impl IntoIterator<Item = (N, P)>,
+    ) -> Result<Self, TopicPatternError> {
+        let pair = |(name, pattern): (N, P)| Ok((name.as_ref().into(), TopicPattern::parse(pattern.as_ref())?));
+        Ok(Self { wanted: pairs.into_iter().map(pair).collect::<Result<_, _>>()? })
+    }
+
+    /// Whether the destination takes an event with these headers (a JSON object as text). A value that is no text is
+    /// compared as JSON writes it.
+    #[must_use]
+    pub fn matches(&self, headers: Option<&str>) -> bool {
+        if self.wanted.is_empty() {
+            return true;
+        }
+        let Some(Ok(serde_json::Value::Object(headers))) = headers.map(serde_json::from_str) else {
+            return false;
+        };
+        self.wanted.iter().all(|(name, pattern)| match headers.get(&**name) {
+            Some(serde_json::Value::String(text)) => pattern.matches(text),
+            Some(other) => pattern.matches(&other.to_string()),
+            None => false,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -128,6 +162,16 @@ mod tests {
         let filter = TopicFilter::exact(["a*b"]);
         assert!(filter.matches("a*b") && !filter.matches("axb"));
         assert!(TopicFilter::all().matches("anything") && !TopicFilter::default().matches("anything"));
+    }
+
+    #[test]
+    fn every_header_that_is_asked_for_must_match() {
+        let filter = HeaderFilter::parse([("tenant", "a*"), ("tries", "3")]).unwrap();
+        assert!(filter.matches(Some(r#"{"tenant": "acme", "tries": 3, "more": null}"#)));
+        for headers in [r#"{"tenant": "bolt", "tries": 3}"#, r#"{"tenant": "acme"}"#, "[]", "no JSON"] {
+            assert!(!filter.matches(Some(headers)), "{headers}");
+        }
+        assert!(!filter.matches(None) && HeaderFilter::default().matches(None));
     }
 
     #[test]

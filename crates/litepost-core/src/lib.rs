@@ -15,7 +15,7 @@ pub mod statement;
 mod units;
 
 pub use event::{Chunk, Event, EventRef, Payload};
-pub use filter::{TopicFilter, TopicPattern, TopicPatternError};
+pub use filter::{HeaderFilter, TopicFilter, TopicPattern, TopicPatternError};
 pub use lanes::{Lane, Line, LineKind, Ordering, line_hash};
 pub use outcome::{DeadReason, Outcome, Rejection, RetryHint, Unavailable, UnavailableKind};
 pub use pipeline::{Pipeline, PipelineConfig};

@@ -88,6 +88,8 @@ impl Options {
             return Err(StoreError::CannotOpen { path: path.to_owned(), reason: "the file is not writable".into() });
         }
         connection.pragma_update(None, "wal_autocheckpoint", AUTOCHECKPOINT_FRAMES).map_err(opening)?;
+        #[cfg(test)]
+        crate::plans::watch(&mut connection);
         Ok(connection)
     }
 

@@ -42,6 +42,8 @@ pub mod log;
 pub mod operate;
 #[cfg(feature = "rusqlite")]
 mod outbox;
+#[cfg(all(test, feature = "rusqlite"))]
+mod plans;
 #[cfg(feature = "rusqlite")]
 pub mod search;
 #[cfg(all(feature = "rusqlite", unix))]

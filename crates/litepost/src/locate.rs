@@ -4,7 +4,7 @@
 //! INSERT holds its time, and the times in the log follow its positions nearly, so a few looks find it. Where they do not,
 //! the whole log is read, and the answer says so.
 
-use litepost_core::{Lane, LineKind, Millis, Ordering, Seq, TopicFilter};
+use litepost_core::{HeaderFilter, Lane, LineKind, Millis, Ordering, Seq, TopicFilter};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use serde::Serialize;
 
@@ -28,6 +28,8 @@ pub struct Routing {
     pub destination: String,
     /// Its topics.
     pub topics: TopicFilter,
+    /// And with which headers.
+    pub headers: HeaderFilter,
     /// What order it keeps, from which an event's lane follows.
     pub ordering: Ordering,
 }
@@ -351,7 +353,7 @@ fn one(
 ) -> Result<State, StoreError> {
     let event = if in_log { LogReader::peek(snapshot, seq)? } else { None };
     if let (Some(rules), Some(event)) = (rules, &event)
-        && !rules.topics.matches(&event.topic)
+        && !(rules.topics.matches(&event.topic) && rules.headers.matches(event.headers.as_deref()))
     {
         return Ok(State::NotForIt);
     }

@@ -5,14 +5,15 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use litepost::connection::{self, Access};
-use litepost::incarnation::{self, Actor, Incarnated, Marked};
+use litepost::incarnation::{self, Marked};
+use litepost::operate::{Incarnated, Operator};
 use litepost_core::Seq;
 use litepost_relay::config::Purpose;
 use serde::Serialize;
 
 use crate::args::Where;
 use crate::failure::Failure;
+use crate::hands::{Hands, Taking};
 use crate::output::{self, Out, harmless};
 
 const ADOPT: &str = "\
@@ -61,18 +62,13 @@ pub(crate) struct FastForward {
 
 #[derive(Debug, Args)]
 struct How {
-    /// Why, for the audit trail
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
-    /// Who, for the audit trail; the user of this process unless given
-    #[arg(long, value_name = "NAME")]
-    actor: Option<String>,
+    #[command(flatten)]
+    taking: Taking,
+    #[command(flatten)]
+    hands: Hands,
     /// Also a file that is no copy as far as can be told: one that was restored in place
     #[arg(long)]
     in_place: bool,
-    /// Tell what would be done, and change nothing
-    #[arg(long)]
-    dry_run: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -89,16 +85,15 @@ struct Done {
 /// Adopts.
 pub(crate) fn adopt(command: &Adopt) -> Result<(), Failure> {
     let path = only(&command.place)?;
-    let what = act(&path, &command.how, |db, actor| incarnation::adopt(db, &path, actor, command.how.dry_run))?;
+    let what = act(&path, &command.how, Operator::adopt)?;
     tell(&path, &command.how, what)
 }
 
 /// Fast-forwards.
 pub(crate) fn fast_forward(command: &FastForward) -> Result<(), Failure> {
     let path = only(&command.place)?;
-    let what = act(&path, &command.how, |db, actor| {
-        let (destination, to) = (command.destination.as_deref(), command.to.map(Seq));
-        incarnation::fast_forward(db, &path, destination, to, actor, command.how.dry_run)
+    let what = act(&path, &command.how, |operator| {
+        operator.fast_forward(command.destination.as_deref(), command.to.map(Seq))
     })?;
     tell(&path, &command.how, what)
 }
@@ -118,33 +113,28 @@ fn only(place: &Where) -> Result<PathBuf, Failure> {
 fn act(
     path: &Path,
     how: &How,
-    deed: impl FnOnce(&mut rusqlite::Connection, &Actor) -> Result<Incarnated, litepost::StoreError>,
+    deed: impl FnOnce(&mut Operator) -> Result<Incarnated, litepost::StoreError>,
 ) -> Result<Incarnated, Failure> {
+    let mut operator = how.hands.open_taking(path, how.taking)?;
     let run = || -> Result<Incarnated, Failure> {
-        let mut db = connection::open(path, Access::ReadWrite)?;
-        litepost::schema::require_current(&db)?;
-        if !how.in_place && matches!(incarnation::marked(&db, path)?, Marked::Same | Marked::Not) {
+        if !how.in_place && matches!(incarnation::marked(operator.connection(), path)?, Marked::Same | Marked::Not) {
             return Err(Failure::user(
                 "this is the file that was delivered from, not a copy of it",
                 "if its content was restored in place (by SQLite's backup interface, or its newest events are gone), say --in-place",
             ));
         }
-        let name = how.actor.clone().unwrap_or_else(|| {
-            let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
-            user.filter(|user| !user.is_empty()).unwrap_or_else(|| "unknown".into())
-        });
-        Ok(deed(&mut db, &Actor { name, reason: how.reason.clone() })?)
+        Ok(deed(&mut operator)?)
     };
     run().map_err(|failure| failure.about(path))
 }
 
 fn tell(path: &Path, how: &How, what: Incarnated) -> Result<(), Failure> {
-    let done = Done { database: path.display().to_string(), dry_run: how.dry_run, what };
+    let done = Done { database: path.display().to_string(), dry_run: how.hands.dry_run, what };
     if how.json {
         return output::json(&done);
     }
     let mut out = Out::new();
-    let words = if how.dry_run { "would become" } else { "is" };
+    let words = if how.hands.dry_run { "would become" } else { "is" };
     out.line(format_args!("{}: {words} a new incarnation, epoch {}", done.database, done.what.epoch))?;
     for lane in &done.what.lanes {
         out.line(format_args!(

@@ -96,6 +96,7 @@ fn routing(outbox: &OutboxFile) -> Vec<Routing> {
             Some(table) => TopicFilter::exact([table]),
             None => destination.filter(),
         },
+        headers: destination.header_filter(),
         ordering: policy.ordering,
     };
     outbox.routes.iter().map(one).collect()

@@ -96,7 +96,9 @@ impl Pipeline {
                 matches
             }
         };
-        matches && self.config.lane.owns(event, self.config.ordering)
+        matches
+            && self.config.headers.matches(event.headers.as_deref())
+            && self.config.lane.owns(event, self.config.ordering)
     }
 
     /// Lets the event wait when its line is blocked. While lines found on disk are being rebuilt, an event before

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::{
-    BreakerPolicy, DeadReason, Event, EventRef, Lane, Line, Millis, Ordering, RetryPolicy, Seq, SeqRanges, TopicFilter,
-    UnavailableKind,
+    BreakerPolicy, DeadReason, Event, EventRef, HeaderFilter, Lane, Line, Millis, Ordering, RetryPolicy, Seq,
+    SeqRanges, TopicFilter, UnavailableKind,
 };
 
 /// Everything a destination's configuration says about delivery.
@@ -19,6 +19,8 @@ pub struct PipelineConfig {
     pub lane: Lane,
     /// Which topics the destination takes.
     pub topics: TopicFilter,
+    /// And with which headers.
+    pub headers: HeaderFilter,
     /// Whether it executes statements: business events of the same topics are then not for it. An event without a type is,
     /// so that a statement whose type was forgotten is told and not passed over.
     pub statements_only: bool,
@@ -55,6 +57,7 @@ impl Default for PipelineConfig {
             ordering: Ordering::Key,
             lane: Lane::ONLY,
             topics: TopicFilter::all(),
+            headers: HeaderFilter::default(),
             statements_only: false,
             retry: RetryPolicy::default(),
             breaker: BreakerPolicy::default(),

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use litepost_core::pipeline::OnDead;
 use litepost_core::{
-    BreakerPolicy, Event, Lane, Millis, Ordering, PipelineConfig, RetryHint, RetryPolicy, Seq, TopicFilter,
+    BreakerPolicy, Event, HeaderFilter, Lane, Millis, Ordering, PipelineConfig, RetryHint, RetryPolicy, Seq,
+    TopicFilter,
 };
 
 use crate::chance::Chance;
@@ -16,6 +17,7 @@ pub(crate) fn config(chance: &mut Chance, with_ledger: bool) -> PipelineConfig {
         destination: "here".into(),
         ordering: *chance.pick(&[Ordering::Strict, Ordering::Key, Ordering::Key, Ordering::None]),
         lane: *chance.pick(&[Lane::ONLY, Lane { index: 1, count: 3 }]),
+        headers: HeaderFilter::default(),
         statements_only: false,
         topics: TopicFilter::parse(*chance.pick(&[&["*"][..], &["orders", "pay.*"][..]])).unwrap_or_default(),
         retry: RetryPolicy {

@@ -60,6 +60,7 @@ fn one(file: &OutboxFile, destination: &Destination, policy: &Policy) -> Destina
         pipeline: PipelineConfig {
             ordering: policy.ordering,
             topics,
+            headers: destination.header_filter(),
             statements_only: destination.kind.statements,
             retry: policy.retry,
             on_dead: policy.on_dead,
@@ -75,6 +76,7 @@ fn one(file: &OutboxFile, destination: &Destination, policy: &Policy) -> Destina
         deadline: milliseconds(policy.timeout_ms),
         lease_ms: policy.lease_ms,
         pace: policy.pace.map(pace),
+        rate_limit: policy.rate_limit,
     }
 }
 

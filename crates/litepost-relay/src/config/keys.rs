@@ -8,7 +8,7 @@ use litepost_core::pipeline::OnDead;
 
 use super::problem::{Problem, Span};
 use super::reader::{Entry, join};
-use super::values::{Bytes, Count, Factor, InjectOutboxSeq, Kind, Limit, Time, TimeOrNever, Topics};
+use super::values::{Bytes, Count, Factor, Headers, InjectOutboxSeq, Kind, Limit, Time, TimeOrNever, Topics};
 use super::words::{Dedupe, Start};
 
 /// A value with the place it was given at.
@@ -171,6 +171,12 @@ keys! {
         #[default = "[\"*\"]"]
         #[scope = Own]
         topics: Topics,
+        /// Which headers an event must have to be taken: `headers = { tenant = "a*" }`. Each name must be there and its
+        /// value match the pattern, in which `*` stands for any run of characters; a value that is no text is compared as
+        /// JSON writes it.
+        #[default = "none: whatever the headers"]
+        #[scope = Own]
+        headers: Headers,
     }
 }
 
@@ -203,6 +209,11 @@ keys! {
         #[default = "\"16MiB\""]
         #[scope = Delivery]
         max_in_flight_bytes: Bytes,
+        /// Most events per second that one relay hands to the destination, all its lanes together. Up to a second's worth
+        /// leaves at once after a pause.
+        #[default = "none: as fast as the destination confirms"]
+        #[scope = Delivery]
+        rate_limit: Count<1, 1_000_000>,
         /// How many times a rejected event is tried before it becomes a dead letter; the same as
         /// `retry.max_attempts`.
         #[default = "10"]

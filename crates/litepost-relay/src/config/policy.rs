@@ -40,6 +40,8 @@ pub struct Policy {
     pub timeout_ms: i64,
     /// Waiting for company before a delivery, when asked for.
     pub pace: Option<Pace>,
+    /// Most events per second; `None` for no limit.
+    pub rate_limit: Option<u32>,
 }
 
 /// sqloutbox's pace: events wait for others to share their delivery.
@@ -95,6 +97,7 @@ impl Policy {
             lease_ms: or(keys.lease.as_ref(), 15_000, |Time(ms)| ms),
             timeout_ms: or(keys.timeout.as_ref(), 30_000, |Time(ms)| ms),
             pace: pace(keys),
+            rate_limit: or(keys.rate_limit.as_ref(), None, |Count(n)| u32::try_from(n).ok()),
         }
     }
 }

@@ -48,6 +48,8 @@ pub struct Destination {
     pub factory: Arc<dyn SinkFactory>,
     /// The patterns of `topics`; empty for a database.
     pub topics: Vec<String>,
+    /// The names and patterns of `headers`; empty when it takes any.
+    pub headers: Vec<(String, String)>,
     /// The tables of a database; empty for a sink.
     pub tables: Vec<Table>,
     /// What holds for it.
@@ -181,7 +183,17 @@ fn destination(
             .hint("raise lanes instead: they are the parallelism of SQL targets"),
         );
     }
-    Some(Destination { short: target.name.clone(), kind, factory, topics: topics(target), tables, policy, name })
+    let headers = target.keys.headers.as_ref().map_or_else(Vec::new, |given| given.value.0.clone());
+    Some(Destination {
+        short: target.name.clone(),
+        kind,
+        factory,
+        topics: topics(target),
+        headers,
+        tables,
+        policy,
+        name,
+    })
 }
 
 fn topics(target: &TargetSpec) -> Vec<String> {
@@ -301,6 +313,16 @@ impl Destination {
             // The patterns were read once already.
             litepost_core::TopicFilter::parse(&self.topics).unwrap_or_default()
         }
+    }
+}
+
+impl Destination {
+    /// What it asks of an event's headers.
+    #[must_use]
+    pub fn header_filter(&self) -> litepost_core::HeaderFilter {
+        // The patterns were read once already.
+        litepost_core::HeaderFilter::parse(self.headers.iter().map(|(name, pattern)| (name, pattern)))
+            .unwrap_or_default()
     }
 }
 

@@ -65,6 +65,7 @@ fn the_fixed_example_with_every_default() {
         lease_ms: 15_000,
         timeout_ms: 30_000,
         pace: None,
+        rate_limit: None,
     };
     assert_eq!(audit.policy, policy);
     let [file] = &config.files()[..] else { panic!() };

@@ -364,6 +364,36 @@ impl Kind for Topics {
     }
 }
 
+/// The names and patterns of `headers`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers(pub Vec<(String, String)>);
+
+impl Kind for Headers {
+    fn read(node: &Node) -> Result<Self, String> {
+        let Value::Table(entries) = &node.value else {
+            return expected(&Self::describe(), node);
+        };
+        let mut pairs = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let Some(node) = &entry.node else { continue };
+            let Value::Text(pattern) = &node.value else {
+                return expected("every header's pattern to be a text", node);
+            };
+            litepost_core::TopicPattern::parse(pattern).map_err(|_| {
+                format!("the pattern of {} must not be empty; use \"*\" for any value", quoted(&entry.key))
+            })?;
+            pairs.push((entry.key.clone(), pattern.clone()));
+        }
+        Ok(Self(pairs))
+    }
+    fn schema() -> serde_json::Value {
+        json!({"type": "object", "additionalProperties": {"type": "string", "minLength": 1}})
+    }
+    fn describe() -> String {
+        "a table of headers such as { tenant = \"a*\" }".into()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

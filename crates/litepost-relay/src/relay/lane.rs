@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::lease::{Asked, LOOK_EVERY, WISH_EVERY, Watch};
 use super::meter::Meter;
 use super::pace::Pace;
+use super::rate::Bucket;
 use super::reader::{Identity, ReaderHandle};
 use super::report::{Drained, LaneReport};
 use super::slot;
@@ -34,6 +35,7 @@ pub(super) struct LaneTask {
     pub(super) factory: Arc<dyn SinkFactory>,
     pub(super) deadline: Duration,
     pub(super) pace: Option<Pace>,
+    pub(super) rate: Option<Arc<Bucket>>,
     pub(super) claim: LeaseClaim,
     pub(super) reader: ReaderHandle,
     pub(super) writer: WriterHandle,

@@ -14,6 +14,7 @@ mod lane;
 mod lease;
 pub mod meter;
 mod pace;
+mod rate;
 mod reader;
 mod report;
 mod slot;
@@ -39,6 +40,7 @@ use lane::LaneTask;
 pub use litepost::lanes::Start;
 use meter::Meter;
 pub use pace::Pace;
+use rate::Bucket;
 use reader::{Reader, explain};
 pub use report::{Drained, LaneReport, RunReport};
 use wake::Wakes;
@@ -100,6 +102,8 @@ pub struct DestinationConfig {
     pub lease_ms: i64,
     /// Waiting for company, when asked for.
     pub pace: Option<Pace>,
+    /// Most events per second this relay hands to the destination, all its lanes together; `None` for no limit.
+    pub rate_limit: Option<u32>,
 }
 
 /// A relay that is ready to run.
@@ -246,8 +250,9 @@ impl Source {
         let stop = self.stop.clone();
         let bridging = tokio::spawn(async move { bridging.run(stop).await });
         for (destination, count) in ready {
+            let rate = destination.rate_limit.map(|per_second| Arc::new(Bucket::new(per_second)));
             for index in 0..count {
-                lanes.spawn(self.lane(opened, destination, Lane { index, count }).run());
+                lanes.spawn(self.lane(opened, destination, Lane { index, count }, rate.clone()).run());
             }
         }
         while let Some(done) = lanes.join_next().await {
@@ -313,8 +318,17 @@ impl Source {
         }
     }
 
-    fn lane(&self, opened: &Opened, destination: &DestinationConfig, lane: Lane) -> LaneTask {
+    fn lane(
+        &self,
+        opened: &Opened,
+        destination: &DestinationConfig,
+        lane: Lane,
+        rate: Option<Arc<Bucket>>,
+    ) -> LaneTask {
         let watermark = destination.factory.needs_watermark();
+        // No delivery carries more than a second may: it would wait for longer than anybody expects.
+        let a_second =
+            destination.rate_limit.map_or(usize::MAX, |rate| usize::try_from(rate.max(1)).unwrap_or(usize::MAX));
         LaneTask {
             destination: Arc::clone(&destination.name),
             lane,
@@ -322,12 +336,14 @@ impl Source {
                 destination: Arc::clone(&destination.name),
                 lane,
                 watermark,
+                batch_events: destination.pipeline.batch_events.min(a_second),
                 concurrency: if watermark { 1 } else { destination.pipeline.concurrency },
                 ..destination.pipeline.clone()
             },
             factory: Arc::clone(&destination.factory),
             deadline: destination.deadline,
             pace: destination.pace,
+            rate,
             claim: LeaseClaim {
                 owner: self.owner.clone(),
                 holder_json: HolderInfo::current().to_json(),

@@ -162,7 +162,11 @@ impl<'a> Tenure<'a> {
                 let mut context = self.task.context(self.lease, &self.identity, delivery.slot, self.settled);
                 let (reader, writer, deadline) =
                     (self.task.reader.clone(), self.task.writer.clone(), self.task.deadline);
+                let rate = self.task.rate.clone();
                 let deliver = async move {
+                    if let Some(rate) = rate {
+                        rate.pass(delivery.events.len()).await;
+                    }
                     if connection.is_none() {
                         slot::look_up_settled(&mut context, &writer, &reader).await;
                     }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use litepost::connection::{self, Access};
-use litepost::incarnation::{self, Actor, Incarnated};
+use litepost::incarnation;
+use litepost::operate::{Incarnated, Operator, Who};
 use litepost_core::Seq;
 use litepost_relay::relay::{Drained, RunReport};
 use rusqlite::Connection;
@@ -26,18 +27,16 @@ pub(crate) fn restore(desk: &mut Desk, name: &str) {
     desk.outbox = connection::open(desk.path("shop.db"), Access::ReadWrite).unwrap();
 }
 
-pub(crate) fn actor() -> Actor {
-    Actor { name: "test".into(), reason: Some("a drill".into()) }
+pub(crate) fn operator(path: &Path, dry_run: bool) -> Operator {
+    Operator::open(path, Who { actor: "test".into(), reason: Some("a drill".into()) }).unwrap().dry_run(dry_run)
 }
 
 pub(crate) fn adopt(path: &Path, dry_run: bool) -> Incarnated {
-    let mut db = connection::open(path, Access::ReadWrite).unwrap();
-    incarnation::adopt(&mut db, path, &actor(), dry_run).unwrap()
+    operator(path, dry_run).adopt().unwrap()
 }
 
 pub(crate) fn fast_forward(path: &Path, dry_run: bool) -> Incarnated {
-    let mut db = connection::open(path, Access::ReadWrite).unwrap();
-    incarnation::fast_forward(&mut db, path, None, None, &actor(), dry_run).unwrap()
+    operator(path, dry_run).fast_forward(None, None).unwrap()
 }
 
 #[track_caller]
@@ -135,11 +134,12 @@ async fn a_running_relay_takes_up_the_new_incarnation() {
     desk.config("lease = \"1s\"", None, Some(""));
     insert(&mut desk, &[1]);
     let relay = desk.start();
-    // What is under way when a file is adopted is sent again: so nothing is.
-    desk.until("the first is settled", |d| d.number("SELECT coalesce(max(acked), 0) FROM litepost_cursor") == 1).await;
-    adopt(&desk.path("shop.db"), false);
-    desk.until("the lane is taken up again", |d| d.number("SELECT coalesce(max(token), 0) FROM litepost_cursor") == 3)
-        .await;
+    desk.until("the first is applied", |d| d.stock() == [(1, 1)]).await;
+    // The relay settles what is under way, hands its lane over, and takes it up again.
+    let path = desk.path("shop.db");
+    let done = tokio::task::spawn_blocking(move || adopt(&path, false)).await.unwrap();
+    assert_eq!(done.epoch, 2);
+    assert_eq!(desk.number("SELECT acked FROM litepost_cursor"), 1, "what was under way was settled before");
     insert(&mut desk, &[2]);
     desk.until("the second is applied", |d| d.stock() == [(1, 1), (2, 1)]).await;
     relay.stop().await;
@@ -167,7 +167,6 @@ fn a_file_that_ends_before_its_cursors_is_brought_back_to_its_end() {
     let done = adopt(&desk.path("shop.db"), false);
     assert_eq!((done.lanes[0].from, done.lanes[0].to), (Seq(5), Seq(2)));
     desk.verify();
-    let mut db = connection::open(desk.path("shop.db"), Access::ReadWrite).unwrap();
-    let beyond = incarnation::fast_forward(&mut db, desk.path("shop.db"), None, Some(Seq(3)), &actor(), false);
+    let beyond = operator(&desk.path("shop.db"), false).fast_forward(None, Some(Seq(3)));
     assert_eq!(beyond.unwrap_err().to_string(), "the cursor cannot be moved to 3: it must be between 2 and 2");
 }

@@ -20,5 +20,6 @@ mod outbox_seq;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod random;
+mod schedule;
 mod sqlite_sink;
 mod verify;

@@ -139,6 +139,21 @@ async fn an_edited_replay_reaches_only_the_destination_that_missed_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_letter_of_a_destination_that_is_gone_is_not_replayed_into_nowhere() {
+    let mut desk = Desk::new();
+    desk.event("orders", "k", "1");
+    desk.outbox
+        .execute_batch(
+            "INSERT INTO litepost_dead (destination, lane, reason, attempts, dead_at, seq, id, topic, key, type, payload, created_at) \
+             SELECT 'shop.gone', 0, 'permanent', 1, 9, seq, id, topic, key, type, payload, created_at FROM litepost_outbox",
+        )
+        .unwrap();
+    let refused = desk.deed(|o| o.replay(&DeadFilter::default())).await.unwrap_err();
+    assert_eq!(refused.to_string(), "nobody delivers to shop.gone any more, which missed dead letter 1");
+    assert_eq!(desk.number("SELECT max(seq) FROM litepost_outbox"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn in_order_a_dead_letter_goes_before_what_waits_behind_it() {
     let mut desk = Desk::new();
     desk.target();

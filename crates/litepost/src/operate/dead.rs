@@ -192,6 +192,7 @@ fn open_letters(tx: &Transaction<'_>, filter: &DeadFilter) -> Result<Vec<DeadSum
 
 /// Writes the replay at the end of the log and says so on the letter.
 fn append(tx: &Transaction<'_>, letter: &DeadSummary, body: &NewBody) -> Result<Replayed, StoreError> {
+    require_known(tx, letter)?;
     let new_headers = body.headers.clone();
     let written = tx
         .prepare_cached(
@@ -207,6 +208,21 @@ fn append(tx: &Transaction<'_>, letter: &DeadSummary, body: &NewBody) -> Result<
     let seq = tx.last_insert_rowid();
     mark_replayed(tx, letter.dead_id, seq)?;
     Ok(replayed(letter, Seq(seq)))
+}
+
+/// A replay is for one destination only: nobody else would take it, and nobody would miss it.
+fn require_known(tx: &Transaction<'_>, letter: &DeadSummary) -> Result<(), StoreError> {
+    let known = tx
+        .prepare_cached("SELECT 1 FROM main.litepost_cursor WHERE destination = ?1")
+        .and_then(|mut s| s.exists([&letter.destination]))
+        .doing(DOING)?;
+    if known {
+        return Ok(());
+    }
+    Err(refused(
+        format!("nobody delivers to {} any more, which missed dead letter {}", letter.destination, letter.dead_id),
+        "start the relay once with that destination, which registers it; or export the letter and write its event anew",
+    ))
 }
 
 fn replayed(letter: &DeadSummary, as_seq: Seq) -> Replayed {

@@ -6,6 +6,7 @@
 
 mod audit;
 mod dead;
+mod incarnate;
 mod lanes;
 mod pause;
 mod rewind;
@@ -28,9 +29,10 @@ use crate::schema;
 
 pub use audit::{AuditEntry, audit_trail};
 pub use dead::{InOrder, NewBody, Replayed};
+pub use incarnate::{Incarnated, Moved};
 pub use lanes::LanesChanged;
 pub use pause::{Pause, Progress, Resumed, Scope, head, pauses, progress};
-pub(crate) use rewind::forget_lines;
+use rewind::forget_lines;
 pub use rewind::{RewindTo, Rewound};
 pub use timeline::{Journey, Moment, journeys};
 

@@ -150,7 +150,7 @@ fn lanes(tx: &Connection, destination: &str) -> Result<Vec<LaneMark>, StoreError
 }
 
 /// The lines of a lane are read again with everything else. Returns how many events stood in them.
-pub(crate) fn forget_lines(tx: &Transaction<'_>, destination: &str, lane: u32) -> Result<i64, StoreError> {
+pub(super) fn forget_lines(tx: &Transaction<'_>, destination: &str, lane: u32) -> Result<i64, StoreError> {
     let waiting = waiting(tx, destination, lane)?;
     tx.execute("DELETE FROM main.litepost_blocked WHERE destination = ?1 AND lane = ?2", params![destination, lane])
         .doing(DOING)?;

@@ -1,4 +1,4 @@
-//! Taking a destination's lanes from whoever delivers, politely.
+//! Taking the lanes of a destination, or of all, from whoever delivers, politely.
 //!
 //! ```text
 //!   wanted (a row per lane) -> the relay settles what is in flight, gives the lane back, stands by
@@ -26,6 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// One lane as far as leases are concerned.
 struct LaneRow {
+    destination: String,
     lane: u32,
     owner: Option<String>,
     holder: Option<String>,
@@ -36,7 +37,7 @@ struct LaneRow {
 
 /// The pulses seen so far, each since when it stands still.
 #[derive(Default)]
-struct Pulses(BTreeMap<u32, (i64, i64, Instant)>);
+struct Pulses(BTreeMap<(String, u32), (i64, i64, Instant)>);
 
 impl Pulses {
     /// Whether nobody delivers from the lane: it is free, its holder is gone, or its pulse stood still for its lease
@@ -45,7 +46,7 @@ impl Pulses {
         if row.owner.is_none() || row.holder.as_deref().is_some_and(holder_is_gone) {
             return true;
         }
-        let seen = self.0.entry(row.lane).or_insert((row.token, row.beat, now));
+        let seen = self.0.entry((row.destination.clone(), row.lane)).or_insert((row.token, row.beat, now));
         if (seen.0, seen.1) != (row.token, row.beat) {
             *seen = (row.token, row.beat, now);
         }
@@ -60,13 +61,31 @@ impl Operator {
         &mut self,
         action: &'static str,
         destination: &str,
-        mut deed: impl FnMut(&Transaction<'_>) -> Result<(T, Json), StoreError>,
+        deed: impl FnMut(&Transaction<'_>) -> Result<(T, Json), StoreError>,
     ) -> Result<T, StoreError> {
-        if lanes(&self.connection, destination)?.is_empty() {
+        if lanes(&self.connection, Some(destination))?.is_empty() {
             return Err(StoreError::UnknownDestination { destination: destination.into() });
         }
+        self.with_lanes_of(action, Some(destination), deed)
+    }
+
+    /// As [`Operator::with_lanes`], on the lanes of all destinations at once; there may be none.
+    pub(super) fn with_all_lanes<T>(
+        &mut self,
+        action: &'static str,
+        deed: impl FnMut(&Transaction<'_>) -> Result<(T, Json), StoreError>,
+    ) -> Result<T, StoreError> {
+        self.with_lanes_of(action, None, deed)
+    }
+
+    fn with_lanes_of<T>(
+        &mut self,
+        action: &'static str,
+        destination: Option<&str>,
+        mut deed: impl FnMut(&Transaction<'_>) -> Result<(T, Json), StoreError>,
+    ) -> Result<T, StoreError> {
         if self.dry_run {
-            return self.transact(action, Some(destination), deed);
+            return self.transact(action, destination, deed);
         }
         let outcome = self.wait_and_do(action, destination, &mut deed);
         if outcome.is_err() {
@@ -79,7 +98,7 @@ impl Operator {
     fn wait_and_do<T>(
         &mut self,
         action: &'static str,
-        destination: &str,
+        destination: Option<&str>,
         deed: &mut impl FnMut(&Transaction<'_>) -> Result<(T, Json), StoreError>,
     ) -> Result<T, StoreError> {
         let began = clock::mono();
@@ -92,7 +111,7 @@ impl Operator {
             match held.next() {
                 Some(row) if late && !self.force => {
                     return Err(StoreError::LaneHeld {
-                        destination: destination.into(),
+                        destination: row.destination.clone(),
                         lane: row.lane,
                         by: row.holder.clone().or_else(|| row.owner.clone()).unwrap_or_default(),
                     });
@@ -112,7 +131,7 @@ impl Operator {
     fn try_deed<T>(
         &mut self,
         action: &'static str,
-        destination: &str,
+        destination: Option<&str>,
         late: bool,
         pulses: &mut Pulses,
         deed: &mut impl FnMut(&Transaction<'_>) -> Result<(T, Json), StoreError>,
@@ -127,7 +146,7 @@ impl Operator {
         }
         tx.execute(
             "UPDATE main.litepost_cursor SET owner = NULL, holder = NULL, token = token + 1, beat = beat + 1 \
-             WHERE destination = ?1",
+             WHERE ?1 IS NULL OR destination = ?1",
             [destination],
         )
         .doing(DOING)?;
@@ -137,17 +156,17 @@ impl Operator {
         {
             detail.insert("taken_by_force".into(), held.into());
         }
-        audit::write(&tx, &self.who, action, Some(destination), &detail)?;
+        audit::write(&tx, &self.who, action, destination, &detail)?;
         forget_wish(&tx, destination, &self.nonce)?;
         finish(tx, false, action)?;
         Ok(Some(answer))
     }
 
     /// Asks for the lanes, unless they are being asked for: by us, or by another operator who is faster.
-    fn wish(&mut self, destination: &str, lanes: usize) -> Result<(), StoreError> {
+    fn wish(&mut self, destination: Option<&str>, lanes: usize) -> Result<(), StoreError> {
         let there: i64 = self
             .connection
-            .prepare_cached("SELECT count(*) FROM main.litepost_wanted WHERE destination = ?1")
+            .prepare_cached("SELECT count(*) FROM main.litepost_wanted WHERE ?1 IS NULL OR destination = ?1")
             .and_then(|mut s| s.query_row([destination], |row| row.get(0)))
             .doing(DOING)?;
         if usize::try_from(there).is_ok_and(|there| there >= lanes) {
@@ -157,41 +176,46 @@ impl Operator {
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).doing(DOING)?;
         tx.execute(
             "INSERT OR IGNORE INTO main.litepost_wanted (destination, lane, nonce, holder, patience_ms) \
-             SELECT destination, lane, ?2, ?3, ?4 FROM main.litepost_cursor WHERE destination = ?1",
+             SELECT destination, lane, ?2, ?3, ?4 FROM main.litepost_cursor WHERE ?1 IS NULL OR destination = ?1",
             params![destination, self.nonce, self.holder_json, patience_ms],
         )
         .doing(DOING)?;
         tx.commit().doing(DOING)
     }
 
-    fn take_back(&mut self, destination: &str) -> Result<(), StoreError> {
+    fn take_back(&mut self, destination: Option<&str>) -> Result<(), StoreError> {
         let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).doing(DOING)?;
         forget_wish(&tx, destination, &self.nonce)?;
         tx.commit().doing(DOING)
     }
 }
 
-fn forget_wish(tx: &Transaction<'_>, destination: &str, nonce: &str) -> Result<(), StoreError> {
-    tx.execute("DELETE FROM main.litepost_wanted WHERE destination = ?1 AND nonce = ?2", [destination, nonce])
-        .doing(DOING)?;
+fn forget_wish(tx: &Transaction<'_>, destination: Option<&str>, nonce: &str) -> Result<(), StoreError> {
+    tx.execute(
+        "DELETE FROM main.litepost_wanted WHERE (?1 IS NULL OR destination = ?1) AND nonce = ?2",
+        params![destination, nonce],
+    )
+    .doing(DOING)?;
     Ok(())
 }
 
-fn lanes(connection: &Connection, destination: &str) -> Result<Vec<LaneRow>, StoreError> {
+fn lanes(connection: &Connection, destination: Option<&str>) -> Result<Vec<LaneRow>, StoreError> {
     let mut statement = connection
         .prepare_cached(
-            "SELECT lane, owner, holder, token, beat, lease_ms FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane",
+            "SELECT destination, lane, owner, holder, token, beat, lease_ms FROM main.litepost_cursor \
+             WHERE ?1 IS NULL OR destination = ?1 ORDER BY destination, lane",
         )
         .doing(DOING)?;
     let rows = statement
         .query_map([destination], |row| {
             Ok(LaneRow {
-                lane: row.get(0)?,
-                owner: row.get(1)?,
-                holder: row.get(2)?,
-                token: row.get(3)?,
-                beat: row.get(4)?,
-                lease_ms: row.get(5)?,
+                destination: row.get(0)?,
+                lane: row.get(1)?,
+                owner: row.get(2)?,
+                holder: row.get(3)?,
+                token: row.get(4)?,
+                beat: row.get(5)?,
+                lease_ms: row.get(6)?,
             })
         })
         .doing(DOING)?;

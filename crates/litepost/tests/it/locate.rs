@@ -3,7 +3,7 @@
 use litepost::lanes::{Acquire, LaneStore, LeaseClaim, Retention, Start};
 use litepost::locate::{Found, Life, Routing, State, locate};
 use litepost_core::pipeline::{BlockedLine, BlockedState, Counters, DeadLetter, Settlement};
-use litepost_core::{DeadReason, Line, LineKind, Millis, Ordering, Seq, TopicFilter};
+use litepost_core::{DeadReason, HeaderFilter, Line, LineKind, Millis, Ordering, Seq, TopicFilter};
 use rusqlite::Connection;
 
 use crate::support::{File, file, open};
@@ -79,7 +79,12 @@ fn every_state_is_told() {
     let file = log();
     settle(&file);
     let db = open(&file.path);
-    let routing = [Routing { destination: D.into(), topics: TopicFilter::exact(["orders"]), ordering: Ordering::Key }];
+    let routing = [Routing {
+        destination: D.into(),
+        topics: TopicFilter::exact(["orders"]),
+        headers: HeaderFilter::default(),
+        ordering: Ordering::Key,
+    }];
     let state = |n: i64| ask(&db, &id(n), &routing).destinations.remove(0).state;
     let State::Delivered { routed: true, receipt: Some(receipt) } = state(500 + 1) else { panic!("{:?}", state(501)) };
     assert_eq!((receipt.first, receipt.last, receipt.to), (Seq(1), Seq(1_820), Millis(60)));
@@ -93,7 +98,12 @@ fn every_state_is_told() {
     assert_eq!(state(300), State::NotForIt);
     let bare = ask(&db, &id(300), &[]).destinations.remove(0).state;
     assert!(matches!(bare, State::Delivered { routed: false, .. }), "without the configuration nobody knows");
-    let unserved = Routing { destination: "shop.new".into(), topics: TopicFilter::all(), ordering: Ordering::Key };
+    let unserved = Routing {
+        destination: "shop.new".into(),
+        topics: TopicFilter::all(),
+        headers: HeaderFilter::default(),
+        ordering: Ordering::Key,
+    };
     let life = ask(&db, &id(7), &[unserved]);
     assert_eq!(life.destinations[1].destination, "shop.new");
     assert!(matches!(life.destinations[1].state, State::Pending { before_it: 6, .. }));

@@ -1,4 +1,5 @@
-//! Queries and their indexes: what must be a search is one, by SQLite's own plan.
+//! The view's queries and the guards: what must be a search is one, by SQLite's own plan. What the crate itself runs is
+//! explained beside its code.
 
 use litepost::views;
 use rusqlite::Connection;
@@ -26,38 +27,6 @@ fn no_scan_of(db: &Connection, sql: &str, tables: &[&str]) {
         assert!(!scans, "{sql}\n{}", steps.join("\n"));
     }
     assert!(!steps.iter().any(|step| step.contains("AUTOMATIC")), "{sql}\n{}", steps.join("\n"));
-}
-
-#[test]
-fn what_runs_often_searches() {
-    let file = file();
-    let db = open(&file.path);
-    for sql in [
-        // The reader, a fetch, the head and the tail.
-        "SELECT seq, payload FROM litepost_outbox WHERE seq > 5 ORDER BY seq LIMIT 10",
-        "SELECT payload FROM litepost_outbox WHERE seq = 5",
-        "SELECT max(seq) FROM litepost_outbox",
-        "SELECT min(seq) FROM litepost_outbox",
-        // The guards of INSERT: a version, a deduplication window, and the one of DELETE.
-        "SELECT 1 FROM litepost_outbox WHERE topic = 't' AND key = 'k' AND version = 1 AND version IS NOT NULL",
-        "SELECT 1 FROM litepost_outbox WHERE topic = 't' AND dedup_key = 'd' AND dedup_key IS NOT NULL AND created_at > 5",
-        "SELECT 1 FROM litepost_blocked WHERE first_seq <= 5",
-        // Pruning.
-        "DELETE FROM litepost_outbox WHERE seq <= 5",
-        "SELECT seq, octet_length(payload) FROM litepost_outbox WHERE seq BETWEEN 1 AND 5 ORDER BY seq",
-        "SELECT min(first_seq) - 1 FROM litepost_blocked",
-        // Receipts.
-        "SELECT last_seq FROM litepost_receipt WHERE destination = 'd' AND lane = 0 ORDER BY first_seq DESC LIMIT 1",
-        // Status, dead letters and where.
-        "SELECT created_at FROM litepost_outbox WHERE seq >= 5 ORDER BY seq LIMIT 1",
-        "SELECT count(*) FROM litepost_dead WHERE destination = 'd' AND replayed_at IS NULL",
-        "SELECT dead_id FROM litepost_dead WHERE destination = 'd' AND seq = 5",
-        "SELECT dead_id FROM litepost_dead WHERE dead_id > 5 ORDER BY dead_id LIMIT 10",
-    ] {
-        no_scan_of(&db, sql, &["litepost_outbox", "litepost_dead", "litepost_blocked", "litepost_receipt"]);
-        let sorts = plan(&db, sql).iter().any(|step| step.contains("TEMP B-TREE"));
-        assert!(!sorts, "{sql} sorts");
-    }
 }
 
 #[test]

@@ -1,0 +1,223 @@
+//! Everything that waits for a time: outages, retries, schedules, expiry. In simulated time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use litepost_core::pipeline::{Action, BlockedState, LaneState, Settlement};
+use litepost_core::{
+    Chunk, DeadReason, Event, EventRef, Line, Millis, Now, Outcome, Pipeline, PipelineConfig, Rejection, RetryPolicy,
+    Seq, Unavailable, UnavailableKind,
+};
+
+const MINUTE: i64 = 60_000;
+const HOUR: i64 = 60 * MINUTE;
+
+/// A log, a pipeline over it, and what was settled; the clock is ours.
+struct Bench {
+    log: Vec<Event>,
+    pipeline: Pipeline,
+    config: PipelineConfig,
+    now: Now,
+    state: LaneState,
+    dead: BTreeMap<i64, DeadReason>,
+    delivered: i64,
+    /// Every attempt: when, and of which event.
+    attempts: Vec<(i64, i64)>,
+    /// The log as far as it was asked for and had nothing.
+    reading: Option<Seq>,
+}
+
+impl Bench {
+    fn new(config: PipelineConfig, log: Vec<Event>) -> Self {
+        let now = Now { wall: Millis(1_000_000), mono: Millis(0) };
+        let pipeline = Pipeline::new(config.clone(), LaneState::default(), now);
+        let state = LaneState::default();
+        let dead = BTreeMap::new();
+        Self { log, pipeline, config, now, state, dead, delivered: 0, attempts: Vec::new(), reading: None }
+    }
+
+    fn write(&mut self, key: &str) {
+        let seq = i64::try_from(self.log.len()).unwrap() + 1;
+        let mut event = Event::new(Seq(seq), "id", "orders", "{}");
+        event.key = Some(key.into());
+        self.log.push(event);
+    }
+
+    /// The relay is killed and started again: only what was settled is left.
+    fn restart(&mut self) {
+        self.pipeline = Pipeline::new(self.config.clone(), self.state.clone(), self.now);
+        self.reading = None;
+    }
+
+    fn index(seq: Seq) -> usize {
+        usize::try_from(seq.0 - 1).unwrap()
+    }
+
+    fn settle(&mut self, settlement: Settlement) {
+        self.state.acked = settlement.acked;
+        self.state.acked_above = settlement.acked_above;
+        self.state.blocked.extend(settlement.blocked);
+        for line in settlement.released {
+            self.state.blocked.remove(&line);
+        }
+        self.dead.extend(settlement.dead.iter().map(|letter| (letter.seq.0, letter.reason)));
+        self.delivered += settlement.added.delivered;
+        self.pipeline.settled(settlement.id.unwrap());
+    }
+
+    /// Runs until `until` (time since the beginning), with what the destination says at a time of an event.
+    fn run(&mut self, until: i64, mut says: impl FnMut(i64, &Event) -> Outcome) {
+        for _ in 0..1_000_000 {
+            if let Some(after) = self.reading.filter(|after| Self::index(after.next()) < self.log.len()) {
+                self.reading = None;
+                self.pipeline.chunk(&Chunk::new(self.log[Self::index(after.next())..].to_vec()), self.now);
+            }
+            match self.pipeline.poll(self.now) {
+                Action::Read { after } => self.reading = Some(after),
+                Action::Fetch { seqs } => {
+                    let one = |seq: &Seq| EventRef::new(&Chunk::new(vec![self.log[Self::index(*seq)].clone()]), 0);
+                    self.pipeline.fetched(seqs.iter().filter_map(one).collect(), self.now);
+                }
+                Action::Deliver(delivery) => {
+                    let at = self.now.mono.0;
+                    self.attempts.extend(delivery.events.iter().map(|event| (at, event.seq.0)));
+                    let mut stopped: Vec<Line> = Vec::new();
+                    let mut outcomes = Vec::new();
+                    for event in &delivery.events {
+                        let line = Line::of(event, self.config.ordering);
+                        let outcome = if stopped.contains(&line) { Outcome::Deferred } else { says(at, event) };
+                        if outcome != Outcome::Delivered {
+                            stopped.push(line);
+                        }
+                        outcomes.push(outcome);
+                    }
+                    self.pipeline.outcomes(delivery.id, outcomes, self.now, &mut || 0.5);
+                }
+                Action::Settle(settlement) => self.settle(settlement),
+                Action::Wait { until: at } => {
+                    let more = self.reading.is_some_and(|after| Self::index(after.next()) < self.log.len());
+                    let next = at.map_or(until, |at| at.0.min(until));
+                    if more {
+                        continue;
+                    }
+                    if next >= until && at.is_none_or(|at| at.0 > until) {
+                        self.advance(until - self.now.mono.0);
+                        return;
+                    }
+                    self.advance(next - self.now.mono.0);
+                }
+                Action::Open | Action::Finished(_) => panic!("not asked for"),
+            }
+        }
+        panic!("no end in sight: {:?}", self.pipeline);
+    }
+
+    fn advance(&mut self, ms: i64) {
+        self.now.mono = self.now.mono.plus(ms);
+        self.now.wall = self.now.wall.plus(ms);
+    }
+}
+
+fn down() -> Outcome {
+    Outcome::Unavailable(Unavailable::new(UnavailableKind::Connect, "connection refused"))
+}
+
+#[test]
+fn a_ten_hour_outage_dead_letters_nothing() {
+    // As impatient as a configuration can be.
+    let retry = RetryPolicy { max_attempts: Some(1), max_age_ms: Some(MINUTE), ..RetryPolicy::default() };
+    let mut bench = Bench::new(PipelineConfig { retry, ..PipelineConfig::default() }, Vec::new());
+    for minute in 0..600 {
+        bench.write(&format!("k{}", minute % 7));
+        bench.run((minute + 1) * MINUTE, |_, _| down());
+        if minute % 100 == 50 {
+            bench.restart();
+        }
+    }
+    assert_eq!((bench.dead.len(), bench.delivered, bench.state.blocked.len()), (0, 0, 0));
+    // Probes, not a storm: one every 22.5 seconds once the pause is at its cap.
+    let probes = bench.attempts.iter().map(|(at, _)| at).collect::<BTreeSet<_>>().len();
+    assert!(probes < 2_000, "{probes} probes in ten hours");
+    bench.run(11 * HOUR, |_, _| Outcome::Delivered);
+    assert_eq!((bench.dead.len(), bench.delivered, bench.state.acked), (0, 600, Seq(600)));
+    let back = bench.attempts.iter().find(|(at, _)| *at >= 10 * HOUR).unwrap().0 - 10 * HOUR;
+    assert!(back <= 30_000, "noticed {back} ms after the destination was back");
+}
+
+#[test]
+fn retries_follow_their_clock_and_end_by_number_and_by_age() {
+    let retry = RetryPolicy::sqloutbox(64, Some(5));
+    let mut bench = Bench::new(PipelineConfig { retry, ..PipelineConfig::default() }, Vec::new());
+    bench.write("k");
+    bench.write("k");
+    bench.run(48 * HOUR, |_, event| match event.seq {
+        Seq(1) => Outcome::Rejected(Rejection::new("x", "no")),
+        _ => Outcome::Delivered,
+    });
+    // Half of 2, 4, 8, 16 minutes, since chance is always one half here.
+    let first: Vec<i64> = bench.attempts.iter().filter(|(_, seq)| *seq == 1).map(|(at, _)| at / MINUTE).collect();
+    assert_eq!(first, [0, 1, 3, 7, 15]);
+    assert_eq!(bench.dead, BTreeMap::from([(1, DeadReason::MaxAttempts)]));
+    assert_eq!(bench.delivered, 1);
+
+    let retry = RetryPolicy { max_attempts: None, max_age_ms: Some(3 * HOUR), ..RetryPolicy::default() };
+    let mut bench = Bench::new(PipelineConfig { retry, ..PipelineConfig::default() }, Vec::new());
+    bench.write("k");
+    bench.run(48 * HOUR, |_, _| Outcome::Rejected(Rejection::new("x", "no")));
+    assert_eq!(bench.dead, BTreeMap::from([(1, DeadReason::MaxAge)]));
+    let last = bench.attempts.last().unwrap().0;
+    assert!((3 * HOUR..3 * HOUR + 10 * MINUTE).contains(&last), "given up after {last} ms");
+}
+
+#[test]
+fn a_pause_the_destination_asks_for_is_kept_and_survives_a_restart() {
+    let mut bench = Bench::new(PipelineConfig::default(), Vec::new());
+    bench.write("k");
+    let asked = |at: i64| {
+        let rejection = Rejection { retry_after_ms: Some(20 * MINUTE), ..Rejection::new("429", "slow down") };
+        if at == 0 { Outcome::Rejected(rejection) } else { Outcome::Delivered }
+    };
+    bench.run(MINUTE, |at, _| asked(at));
+    let row = bench.state.blocked.values().next().unwrap();
+    assert_eq!((row.state, row.next_attempt), (BlockedState::Backoff, Millis(1_000_000 + 20 * MINUTE)));
+    bench.restart();
+    // Nothing is written meanwhile: the timer needs no commit to fire.
+    bench.run(10 * MINUTE, |at, _| asked(at));
+    assert_eq!(bench.attempts.len(), 1, "too early");
+    bench.run(HOUR, |at, _| asked(at));
+    assert_eq!((bench.delivered, bench.state.blocked.len()), (1, 0));
+}
+
+#[test]
+fn a_scheduled_event_leaves_at_its_time_and_holds_nobody() {
+    let mut bench = Bench::new(PipelineConfig::default(), Vec::new());
+    for _ in 0..3 {
+        bench.write("k");
+    }
+    bench.log[0].deliver_after = Some(Millis(1_000_000 + 5 * HOUR));
+    bench.run(HOUR, |_, _| Outcome::Delivered);
+    assert_eq!(bench.attempts.iter().map(|(_, seq)| *seq).collect::<Vec<_>>(), [2, 3]);
+    bench.restart();
+    bench.run(5 * HOUR - 1, |_, _| Outcome::Delivered);
+    assert_eq!(bench.attempts.len(), 2, "not before its time");
+    bench.run(6 * HOUR, |_, _| Outcome::Delivered);
+    assert_eq!(bench.attempts.last(), Some(&(5 * HOUR, 1)));
+    assert_eq!((bench.delivered, bench.state.blocked.len()), (3, 0));
+}
+
+#[test]
+fn what_expires_before_it_could_leave_is_a_dead_letter_and_never_tried() {
+    let mut bench = Bench::new(PipelineConfig::default(), Vec::new());
+    for _ in 0..3 {
+        bench.write("k");
+    }
+    bench.log[1].expires_at = Some(Millis(1_000_000 + HOUR));
+    bench.run(2 * HOUR, |_, _| down());
+    bench.run(3 * HOUR, |_, _| Outcome::Delivered);
+    assert_eq!((bench.dead.clone(), bench.delivered), (BTreeMap::from([(2, DeadReason::Expired)]), 2));
+    assert!(!bench.attempts.iter().any(|(at, seq)| *seq == 2 && *at > HOUR), "tried after its time");
+    let mut early = Bench::new(PipelineConfig::default(), Vec::new());
+    early.write("k");
+    early.log[0].expires_at = Some(Millis(1_000_000 + HOUR));
+    early.run(HOUR, |_, _| Outcome::Delivered);
+    assert_eq!((early.dead.len(), early.delivered), (0, 1), "in time");
+}
