@@ -130,7 +130,7 @@ fn tell(database: &str, life: &Life) -> Result<(), Failure> {
     }
     match life.found {
         Found::ByScan => {
-            out.line(format_args!("  found by reading {} events: the id tells no time that fits", life.rows_read))?
+            out.line(format_args!("  found by reading {} events: the id tells no time that fits", life.rows_read))?;
         }
         Found::AmongDead => out.line("  pruned from the log; it is kept as a dead letter")?,
         _ => {}

@@ -23,6 +23,7 @@ Examples:
 /// Make a database ready to hold events.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line are independent of each other")]
 pub(crate) struct Migrate {
     #[command(flatten)]
     place: Where,

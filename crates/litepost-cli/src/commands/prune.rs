@@ -84,15 +84,15 @@ pub(crate) fn run(command: &Prune) -> Result<(), Failure> {
     }
     let mut out = Out::new();
     for done in all {
-        let mut text = format!("{}: {} events pruned", done.database, done.pruned);
-        match (done.can_shrink, done.freed_bytes, done.free_bytes) {
-            (Some(true), Some(freed), _) => text.push_str(&format!(", {} given back", output::size(freed))),
-            (Some(false), _, Some(free)) if free > 0 => text.push_str(&format!(
+        let pruned = format!("{}: {} events pruned", done.database, done.pruned);
+        let room = match (done.can_shrink, done.freed_bytes, done.free_bytes) {
+            (Some(true), Some(freed), _) => format!(", {} given back", output::size(freed)),
+            (Some(false), _, Some(free)) if free > 0 => format!(
                 "; {} are free in the file, which cannot shrink in steps (see `litepost prune --help`)",
                 output::size(free)
-            )),
-            _ => {}
-        }
+            ),
+            _ => String::new(),
+        };
         out.line(text)?;
     }
     out.flush()

@@ -13,8 +13,9 @@ fn delivered(events: usize) -> Place {
     place.write("litepost.toml", CONFIG);
     Connection::open(place.path("copy.db")).unwrap().execute_batch("CREATE TABLE stock (n INTEGER)").unwrap();
     place.good(&["migrate"]);
-    let lines: String = (0..events).map(|n| format!("{{\"topic\":\"orders\",\"payload\":{{\"n\":{n}}}}}\n")).collect();
-    place.write("events.in", lines);
+    let lines: Vec<String> =
+        (0..events).map(|n| format!("{{\"topic\":\"orders\",\"payload\":{{\"n\":{n}}}}}")).collect();
+    place.write("events.in", lines.join("\n") + "\n");
     place.good(&["enqueue", "--database", "shop.db", "--jsonl", "events.in"]);
     place.good(&["run", "--until-idle"]);
     place

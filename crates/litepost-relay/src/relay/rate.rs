@@ -52,7 +52,7 @@ mod tests {
         let start = clock::instant() + Duration::from_secs(60);
         assert_eq!(bucket.reserve(100, start), Duration::ZERO, "after a pause a second's worth leaves at once");
         assert_eq!(bucket.reserve(50, start), Duration::from_millis(500));
-        assert_eq!(bucket.reserve(50, start), Duration::from_millis(1_000), "one waits behind the other");
+        assert_eq!(bucket.reserve(50, start), Duration::from_secs(1), "one waits behind the other");
         let later = start + Duration::from_secs(2);
         assert_eq!(bucket.reserve(100, later), Duration::ZERO);
         assert_eq!(bucket.reserve(1, later), Duration::from_millis(10));
