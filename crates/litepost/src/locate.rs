@@ -4,7 +4,8 @@
 //! INSERT holds its time, and the times in the log follow its positions nearly, so a few looks find it. Where they do not,
 //! the whole log is read, and the answer says so.
 
-use litepost_core::{HeaderFilter, Lane, LineKind, Millis, Ordering, Seq, TopicFilter};
+use litepost_core::statement::STATEMENT_KIND;
+use litepost_core::{Event, HeaderFilter, Lane, LineKind, Millis, Ordering, Seq, TopicFilter};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use serde::Serialize;
 
@@ -30,8 +31,23 @@ pub struct Routing {
     pub topics: TopicFilter,
     /// And with which headers.
     pub headers: HeaderFilter,
+    /// Whether it executes statements, and leaves business events to others.
+    pub statements_only: bool,
     /// What order it keeps, from which an event's lane follows.
     pub ordering: Ordering,
+}
+
+impl Routing {
+    /// Whether an event is for it: as the pipeline decides, by the same filters.
+    fn takes(&self, event: &Event) -> bool {
+        if let Some(only) = &event.only_for {
+            return **only == *self.destination;
+        }
+        let statement = event.kind.is_empty() || *event.kind == *STATEMENT_KIND;
+        (statement || !self.statements_only)
+            && self.topics.matches(&event.topic)
+            && self.headers.matches(event.headers.as_deref())
+    }
 }
 
 /// How the event was found.
@@ -353,7 +369,7 @@ fn one(
 ) -> Result<State, StoreError> {
     let event = if in_log { LogReader::peek(snapshot, seq)? } else { None };
     if let (Some(rules), Some(event)) = (rules, &event)
-        && !(rules.topics.matches(&event.topic) && rules.headers.matches(event.headers.as_deref()))
+        && !rules.takes(event)
     {
         return Ok(State::NotForIt);
     }

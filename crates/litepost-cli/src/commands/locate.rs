@@ -97,6 +97,7 @@ fn routing(outbox: &OutboxFile) -> Vec<Routing> {
             None => destination.filter(),
         },
         headers: destination.header_filter(),
+        statements_only: destination.kind.statements,
         ordering: policy.ordering,
     };
     outbox.routes.iter().map(one).collect()

@@ -93,7 +93,7 @@ pub(crate) fn run(command: &Prune) -> Result<(), Failure> {
             ),
             _ => String::new(),
         };
-        out.line(text)?;
+        out.line(format_args!("{pruned}{room}"))?;
     }
     out.flush()
 }

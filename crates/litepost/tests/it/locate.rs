@@ -83,6 +83,7 @@ fn every_state_is_told() {
         destination: D.into(),
         topics: TopicFilter::exact(["orders"]),
         headers: HeaderFilter::default(),
+        statements_only: false,
         ordering: Ordering::Key,
     }];
     let state = |n: i64| ask(&db, &id(n), &routing).destinations.remove(0).state;
@@ -102,6 +103,7 @@ fn every_state_is_told() {
         destination: "shop.new".into(),
         topics: TopicFilter::all(),
         headers: HeaderFilter::default(),
+        statements_only: false,
         ordering: Ordering::Key,
     };
     let life = ask(&db, &id(7), &[unserved]);
