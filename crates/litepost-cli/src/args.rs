@@ -79,6 +79,8 @@ pub(crate) enum Command {
     Doctor(commands::doctor::Doctor),
     /// Check the configuration, offline
     Check(commands::check::Check),
+    /// Open a payload that was encrypted for a destination
+    Decrypt(commands::decrypt::Decrypt),
     /// Write a configuration to start from
     Init(commands::init::Init),
     /// Run the whole journey on this machine and prove it

@@ -40,6 +40,7 @@ const ROUNDS: usize = 3;
 type Broker = (&'static str, fn(&Bench));
 
 static BROKERS: &[Broker] = &[
+    ("http", webhooks::bench),
     #[cfg(feature = "nats")]
     ("nats", nats::bench),
     #[cfg(feature = "redis")]
@@ -197,6 +198,66 @@ impl Row {
 
 fn save(outbox: &Connection, seq: i64) {
     outbox.prepare_cached("UPDATE by_hand SET seq = ?1").unwrap().execute([seq]).unwrap();
+}
+
+mod webhooks {
+    //! Webhooks: one POST an event, over connections that stay open.
+
+    use std::time::Duration;
+
+    use futures_util::{StreamExt as _, stream};
+    use litepost_testkit::servers::HttpServer;
+    use reqwest::Client;
+    use reqwest::redirect::Policy;
+
+    use super::{Backlog, Bench, Row, save, window};
+
+    /// Requests under way at once, for both.
+    const PARALLEL: usize = 64;
+
+    pub(super) fn bench(bench: &Bench) {
+        let server = HttpServer::start();
+        let url = server.url("/ready");
+        let config = |_: usize| {
+            format!(
+                "type = \"http\"\nconnection = {{ url = \"{url}\", format = \"raw\", parallel = {PARALLEL}, \
+                 allow_private_addresses = true }}"
+            )
+        };
+        let hand = |backlog: &Backlog, _: usize| bench.runtime.block_on(by_hand(&url, backlog));
+        bench.compare("http", &config, &hand);
+    }
+
+    async fn by_hand(url: &str, backlog: &Backlog) {
+        // Both use the provider that the relay installs.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder().redirect(Policy::none()).timeout(Duration::from_secs(10)).build().unwrap();
+        let outbox = backlog.open();
+        let mut after = 0;
+        loop {
+            let rows = window(&outbox, after);
+            let Some(last) = rows.last() else { return };
+            after = last.seq;
+            let mut answers =
+                stream::iter(rows.into_iter().map(|row| post(&client, url, row))).buffer_unordered(PARALLEL);
+            while let Some(status) = answers.next().await {
+                assert!(status.is_success(), "{status}");
+            }
+            save(&outbox, after);
+        }
+    }
+
+    async fn post(client: &Client, url: &str, row: Row) -> reqwest::StatusCode {
+        let mut request = client.post(url).header("webhook-id", &row.id).header("idempotency-key", &row.id);
+        for (name, value) in row.headers() {
+            request = request.header(name, value);
+        }
+        request = request.header("webhook-timestamp", row.created_at / 1_000);
+        let response = request.body(row.payload).send().await.unwrap();
+        let status = response.status();
+        response.bytes().await.unwrap();
+        status
+    }
 }
 
 #[cfg(feature = "nats")]

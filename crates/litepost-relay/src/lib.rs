@@ -6,5 +6,6 @@ pub mod dialect;
 pub mod relay;
 pub mod remote;
 mod rng;
+pub mod seal;
 pub mod sink;
 pub mod sinks;

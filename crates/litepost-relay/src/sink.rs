@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use litepost_core::pipeline::DeliveryOrder;
@@ -108,6 +109,8 @@ pub struct SinkContext {
     pub ordering: Ordering,
     /// Fencing token of the lease under which the lane is driven. Grows with each takeover.
     pub token: i64,
+    /// How long a delivery may take before it is dropped.
+    pub deadline: Duration,
     /// Every event up to here is settled in the outbox file, durably, and none of them waits in a blocked line: what a
     /// destination remembers one by one at or below this position it may forget.
     pub acked: i64,

@@ -5,6 +5,7 @@ pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod dead;
+pub(crate) mod decrypt;
 pub(crate) mod demo;
 pub(crate) mod demo_app;
 pub(crate) mod doctor;
@@ -61,6 +62,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Backup(command) => backup::backup(&command),
         Command::Restore(command) => backup::restore(&command),
         Command::Doctor(command) => doctor::run(&command),
+        Command::Decrypt(command) => decrypt::run(&command),
         Command::Check(command) => check::run(&command),
         Command::Init(command) => init::run(&command),
         Command::Demo(command) => demo::run(&command),

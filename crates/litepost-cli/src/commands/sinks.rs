@@ -44,7 +44,7 @@ pub(crate) fn run(command: &Sinks) -> Result<(), Failure> {
             summary: kind.summary,
             acknowledged: kind.acknowledged,
             duplicates: kind.duplicates,
-            connection: (kind.connection_schema)().to_value(),
+            connection: kind.schema().to_value(),
         })
         .collect();
     let Some(name) = &command.name else {

@@ -6,6 +6,7 @@ mod admin;
 mod backup;
 mod broken_configs;
 mod crash;
+mod decrypt;
 mod doctor;
 mod enqueue;
 mod exec;

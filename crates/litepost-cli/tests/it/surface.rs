@@ -30,6 +30,7 @@ fn help_has_examples_and_exit_codes_for_every_command() {
         "doctor",
         "fast-forward",
         "check",
+        "decrypt",
         "init",
         "demo",
         "torture",

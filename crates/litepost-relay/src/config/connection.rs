@@ -100,9 +100,9 @@ pub(crate) fn build(
         without_ledger(app, target, problems)?;
     }
     if without_outbox_seq(kind, &mut settings, app, target, problems)? {
-        return (kind.build)(&settings).ok();
+        return kind.make(&settings).ok();
     }
-    match (kind.build)(&settings) {
+    match kind.make(&settings) {
         Ok(factory) => Some(factory),
         Err(error) => {
             problems.push(refused(&error, target, context.masks));
@@ -132,7 +132,7 @@ fn without_outbox_seq(
         }
     }
     with_column.options.insert("dedupe".into(), "outbox_seq".into());
-    if (kind.build)(&with_column).is_ok() || (kind.build)(&with_ledger).is_err() {
+    if kind.make(&with_column).is_ok() || kind.make(&with_ledger).is_err() {
         return Some(false);
     }
     let levels = || {
@@ -197,7 +197,7 @@ fn without_ledger(app: &AppSpec, target: &TargetSpec, problems: &mut Vec<Problem
 
 /// Keys of `connection` that the sink type does not know; true when there are any.
 fn unknown_keys(kind: &SinkType, target: &TargetSpec, problems: &mut Vec<Problem>) -> bool {
-    let schema = (kind.connection_schema)();
+    let schema = kind.schema();
     let Some(known) = schema.as_value().get("properties").and_then(|p| p.as_object()) else {
         return false;
     };

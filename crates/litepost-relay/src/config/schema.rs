@@ -33,7 +33,7 @@ pub fn json_schema() -> Value {
     });
     // What a connection's schema defines for itself moves to the one place where `#/definitions` finds it.
     for kind in sinks::registry() {
-        let definitions = (kind.connection_schema)().to_value()["$defs"].take();
+        let definitions = kind.schema().to_value()["$defs"].take();
         for (name, mut definition) in definitions.as_object().cloned().unwrap_or_default() {
             qualify(&mut definition, kind.name);
             schema["definitions"][format!("{}_{name}", kind.name)] = definition;
@@ -161,7 +161,7 @@ fn family(statements: bool) -> Value {
 }
 
 fn connection(kind: &SinkType) -> Value {
-    let mut schema = (kind.connection_schema)().to_value();
+    let mut schema = kind.schema().to_value();
     if let Some(object) = schema.as_object_mut() {
         object.remove("$schema");
         object.remove("$defs");

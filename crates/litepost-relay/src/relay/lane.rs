@@ -184,6 +184,7 @@ impl LaneTask {
             slot,
             ordering: self.config.ordering,
             token: lease.token,
+            deadline: self.deadline,
             acked: settled.0,
             log: LogPeek::new(move |seq| {
                 let reader = reader.clone();

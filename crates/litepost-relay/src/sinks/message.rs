@@ -41,7 +41,8 @@ pub(crate) struct HeaderRules {
     pub(crate) cloudevents_prefix: &'static str,
     /// Whether the binding percent-encodes the values of attributes (HTTP and NATS do).
     pub(crate) cloudevents_percent: bool,
-    /// Beginnings of names, in lower case, that belong to the broker: an event's own headers of such names are left out.
+    /// Names, in lower case, that belong to the broker, and with a `-` at the end beginnings of names: an event's own
+    /// headers of such names are left out.
     pub(crate) reserved: &'static [&'static str],
     /// Whether a name is allowed.
     pub(crate) name: fn(&str) -> bool,
@@ -103,7 +104,7 @@ impl HeaderRules {
         let prefix = self.cloudevents_prefix.to_ascii_lowercase();
         lower.starts_with("litepost-")
             || lower == "content-type"
-            || self.reserved.iter().any(|reserved| lower.starts_with(reserved))
+            || self.reserved.iter().any(|r| if r.ends_with('-') { lower.starts_with(r) } else { lower == *r })
             || (!prefix.is_empty() && lower.starts_with(&prefix))
     }
 }
@@ -149,6 +150,12 @@ impl Mapping {
             }
         }
         Ok(Message { key: event.key.as_deref().map(str::as_bytes), body, content_type, headers })
+    }
+
+    /// Appends the event as JSON, without a line break: for bodies that hold several.
+    pub(crate) fn push_structured(&self, out: &mut Vec<u8>, event: &Event) {
+        let format = if self.body == Body::Cloudevents { Format::CloudEvents } else { Format::Json };
+        encode::push_event(out, event, format, &self.origin);
     }
 
     fn encoded(&self, event: &Event, format: Format) -> Bytes {
@@ -215,7 +222,7 @@ fn push_columns<'a>(headers: &mut Vec<Header<'a>>, event: &'a Event) {
     }
 }
 
-fn media_type(event: &Event) -> &'static str {
+pub(crate) fn media_type(event: &Event) -> &'static str {
     match event.payload.as_str() {
         Some(text) if encode::is_json(text) => "application/json",
         Some(_) => "text/plain; charset=utf-8",

@@ -12,9 +12,8 @@ mod http;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod ledger;
-#[allow(dead_code, reason = "used by the brokers' sinks, each behind its feature")]
 mod lines;
-#[allow(dead_code, reason = "used by the brokers' sinks, each behind its feature")]
+#[allow(dead_code, reason = "parts are used by the brokers' sinks only, each behind its feature")]
 mod message;
 #[cfg(feature = "mqtt")]
 mod mqtt;
@@ -22,6 +21,7 @@ mod mqtt;
 mod mysql;
 #[cfg(feature = "nats")]
 mod nats;
+mod payload;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "amqp")]
@@ -34,7 +34,7 @@ mod settings;
 mod sql;
 mod sqlite;
 mod stdout;
-#[allow(dead_code, reason = "used by the brokers' sinks, each behind its feature")]
+#[allow(dead_code, reason = "parts are used by the brokers' sinks only, each behind its feature")]
 mod template;
 #[cfg(any(feature = "amqp", feature = "mqtt"))]
 mod tls;
@@ -52,6 +52,7 @@ pub fn registry() -> &'static [SinkType] {
         stdout::TYPE,
         file::TYPE,
         http::TYPE,
+        http::WEBHOOK,
         exec::EXEC,
         sqlite::TYPE,
         #[cfg(feature = "postgres")]

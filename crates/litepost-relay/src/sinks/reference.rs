@@ -80,6 +80,9 @@ fn one(page: &mut String, kind: &SinkType) {
     push(page, format_args!("- **Acknowledged** means: {}\n", sentence(kind.acknowledged)));
     push(page, format_args!("- **Duplicates**: {}\n", sentence(kind.duplicates)));
     let schema = (kind.connection_schema)().to_value();
+    if !kind.statements {
+        page.push_str("- **Payloads** can be encrypted, and large ones put into a store: [Payloads](payloads.md).\n");
+    }
     let Some(keys) = schema["properties"].as_object().filter(|keys| !keys.is_empty()) else {
         page.push_str("\nIts connection has no keys.\n");
         return;

@@ -2,6 +2,7 @@
 
 use litepost_testkit::conformance;
 
+conformance!(http, crate::brokers::http::harness);
 #[cfg(feature = "nats")]
 conformance!(nats, crate::brokers::nats::harness);
 #[cfg(feature = "redis")]

@@ -17,9 +17,11 @@ mod mysql;
 mod operate;
 #[cfg(feature = "postgres")]
 mod outbox_seq;
+mod payloads;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod random;
 mod schedule;
 mod sqlite_sink;
 mod verify;
+mod webhook_docs;

@@ -105,7 +105,7 @@ impl Desk {
     fn webhook(&self, receiver: &Receiver) {
         let path = self.path("litepost.toml");
         let more = format!(
-            "[app.shop.sink.hook]\ntype = \"http\"\nconnection = {{ url = \"http://127.0.0.1:{}/\" }}\n",
+            "[app.shop.sink.hook]\ntype = \"http\"\nconnection = {{ url = \"http://127.0.0.1:{}/\", allow_private_addresses = true }}\n",
             receiver.port
         );
         std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + &more).unwrap();

@@ -10,6 +10,7 @@ use reqwest::header::RETRY_AFTER;
 use reqwest::{Response, StatusCode};
 
 use super::Endpoint;
+use super::addresses::Refused;
 use crate::clock;
 
 /// How much of an error's body is looked at, bytes.
@@ -20,6 +21,8 @@ const DRAIN_MAX: usize = 64 << 10;
 const SHOWN_MAX: usize = 300;
 /// The longest pause a server may ask for: a day. A header is no reason to stop for years.
 const RETRY_AFTER_MAX_MS: i64 = 86_400_000;
+/// How long an endpoint that is gone is left alone, at least: an hour.
+const GONE_PAUSE_MS: i64 = 3_600_000;
 
 /// Sorts a response.
 pub(super) async fn outcome(endpoint: &Endpoint, mut response: Response) -> Outcome {
@@ -43,10 +46,16 @@ fn classify(status: StatusCode, message: String, retry_after_ms: Option<i64>) ->
         408 => unavailable(UnavailableKind::Timeout),
         425 => unavailable(UnavailableKind::Busy),
         401 | 403 | 407 => unavailable(UnavailableKind::Denied),
+        // The receiver is gone and has said so. No event is at fault, and asking again soon would be rude.
+        410 => Outcome::Unavailable(Unavailable {
+            kind: UnavailableKind::Denied,
+            message: format!("{message} (the endpoint is gone for good: set another url, or remove the destination)"),
+            retry_after_ms: Some(retry_after_ms.unwrap_or(0).max(GONE_PAUSE_MS)),
+        }),
         // Too large: no later attempt makes it smaller.
         413 | 431 => rejected(Rejection::never(code, message)),
         // The endpoint is not there, or does not speak our method or media type: nothing of the event's doing.
-        404 | 405 | 406 | 410 | 415 => rejected(Rejection::hold(code, message)),
+        404 | 405 | 406 | 415 => rejected(Rejection::hold(code, message)),
         400..=499 => rejected(Rejection::new(code, message)),
         _ => unavailable(UnavailableKind::Server),
     }
@@ -83,11 +92,14 @@ async fn read(response: &mut Response, max: usize) -> Vec<u8> {
 
 /// No response at all.
 pub(super) fn failed(endpoint: &Endpoint, e: reqwest::Error) -> Unavailable {
-    let kind = if e.is_timeout() { UnavailableKind::Timeout } else { UnavailableKind::Connect };
+    let mut kind = if e.is_timeout() { UnavailableKind::Timeout } else { UnavailableKind::Connect };
     let e = e.without_url();
     let mut message = format!("{}: {e}", endpoint.shown);
     let mut cause = e.source();
     while let Some(inner) = cause {
+        if inner.is::<Refused>() {
+            kind = UnavailableKind::Denied;
+        }
         let text = inner.to_string();
         if !message.ends_with(&text) {
             message.push_str(": ");
@@ -138,6 +150,7 @@ mod tests {
             (403, "Denied"),
             (404, "hold"),
             (408, "Timeout"),
+            (410, "Denied"),
             (409, "policy"),
             (413, "never"),
             (415, "hold"),

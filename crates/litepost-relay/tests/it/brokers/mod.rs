@@ -3,6 +3,7 @@
 
 #[cfg(any(feature = "nats", feature = "redis", feature = "amqp", feature = "mqtt", feature = "kafka"))]
 mod cloudevents;
+pub(crate) mod http;
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
 #[cfg(feature = "mqtt")]

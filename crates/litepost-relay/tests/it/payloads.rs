@@ -1,0 +1,141 @@
+//! Encrypted payloads and the claim check, on the way to a real server, opened by Python.
+
+use std::fs;
+
+use litepost::NewEvent;
+use litepost_relay::config::{Config, Purpose};
+use litepost_relay::relay::Drained;
+use litepost_testkit::conformance::{Desk, consume_with};
+use litepost_testkit::servers::{HttpServer, Taken};
+use sha2::{Digest as _, Sha256};
+
+const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+/// Opens what its arguments say with the helper of the Python package: a key, a file, an event's id, what must come out.
+const OPEN: &str = "
+import sys
+sys.path.insert(0, sys.argv[1])
+from litepost.payload import DecryptError, decrypt
+key, path, event, expected = sys.argv[2:]
+token = open(path, 'rb').read()
+opened = decrypt(token, {'k1': key, 'other': key}, event_id=event)
+assert opened.payload == bytes.fromhex(expected), opened
+assert (opened.id, opened.topic, opened.key_id) == (event, 'payments.eu', 'k1'), opened
+for wrong, id in [(token, 'another'), (token[:-2], event), (token.replace(b'..', b'.'), event), (b'', event)]:
+    try:
+        decrypt(wrong, {'k1': key}, event_id=id)
+    except DecryptError:
+        continue
+    raise SystemExit(f'{wrong[:20]} was opened')
+";
+
+fn desk(server: &HttpServer, connection: &str) -> Desk {
+    let url = server.url("/ready");
+    let connection = format!("{{ url = \"{url}\", allow_private_addresses = true, parallel = 1, {connection} }}");
+    Desk::new("webhook", "max_batch_bytes = \"16MiB\"", &connection)
+}
+
+fn encryption(topics: &str) -> String {
+    format!("encryption = {{ key = \"k1\", keys = {{ k1 = \"{KEY}\" }}, topics = [\"{topics}\"] }}")
+}
+
+fn python_opens(desk: &Desk, token: &[u8], event: &str, payload: &[u8]) {
+    let path = desk.path("payload.jwe");
+    fs::write(&path, token).unwrap();
+    let package = concat!(env!("CARGO_MANIFEST_DIR"), "/../../clients/python/src");
+    let hex = hex(payload);
+    assert_eq!(consume_with(OPEN, &[package, KEY, path.to_str().unwrap(), event, &hex]), []);
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+fn header(taken: &Taken, name: &str) -> Option<String> {
+    taken.headers.get(name).map(|value| value.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn what_is_encrypted_is_opened_by_python_and_the_rest_leaves_as_it_is() {
+    let server = HttpServer::start();
+    let mut desk = desk(&server, &format!("format = \"raw\", {}", encryption("payments.*")));
+    let secret = b"card 4242\0\xff";
+    desk.write(NewEvent::new("payments.eu", &secret[..]).header("tenant", "t1"), Some("k"), secret);
+    desk.write(NewEvent::new("orders", "open"), Some("k"), b"open");
+    desk.drain_everything();
+    let taken = server.taken();
+    assert_eq!(&taken[1].body[..], b"open");
+    assert_eq!(
+        (header(&taken[1], "payload-encryption"), header(&taken[0], "payload-encryption")),
+        (None, Some("k1".into()))
+    );
+    assert_eq!(header(&taken[0], "tenant"), Some("t1".into()));
+    assert!(!taken[0].body.windows(4).any(|four| four == b"4242"));
+    python_opens(&desk, &taken[0].body, "e-000000", secret);
+    assert!(!desk.text("SELECT group_concat(payload) FROM litepost_outbox").contains("eyJ"), "the log is as it was");
+}
+
+#[test]
+fn within_json_the_payload_is_a_string() {
+    let server = HttpServer::start();
+    let mut desk = desk(&server, &encryption("*"));
+    desk.write(NewEvent::new("payments.eu", "{\"n\":1}"), Some("k"), b"");
+    desk.drain_everything();
+    let body: serde_json::Value = serde_json::from_slice(&server.taken()[0].body).unwrap();
+    assert_eq!(body["headers"]["payload-encryption"], "k1");
+    python_opens(&desk, body["payload"].as_str().unwrap().as_bytes(), "e-000000", b"{\"n\":1}");
+}
+
+#[test]
+fn what_is_large_goes_to_the_store_first_and_waits_when_it_cannot() {
+    let server = HttpServer::start();
+    let mut desk = desk(&server, "format = \"raw\", claim_check = { folder = \"store\", above_bytes = 1000 }");
+    let large = vec![b'x'; 3 << 20];
+    desk.write(NewEvent::new("orders", &large[..]), Some("k"), &large);
+    desk.write(NewEvent::new("orders", "small"), Some("k"), b"small");
+    let report = desk.drain();
+    let Drained::Unavailable { error } = &report.lanes[0].drained else { panic!("{report:?}") };
+    assert!(error.contains("claim check") && error.contains("store"), "{error}");
+    assert_eq!((server.asked(), desk.dead()), (0, 0), "nothing leaves before its payload is safe");
+    fs::create_dir(desk.path("store")).unwrap();
+    desk.drain_everything();
+    let taken = server.taken();
+    assert_eq!((taken.len(), &taken[1].body[..]), (2, &b"small"[..]));
+    let body: serde_json::Value = serde_json::from_slice(&taken[0].body).unwrap();
+    let reference = &body["claim_check"];
+    let location = reference["location"].as_str().unwrap();
+    assert_eq!(header(&taken[0], "claim-check").as_deref(), Some(location));
+    let stored = fs::read(location.strip_prefix("file://").unwrap()).unwrap();
+    assert_eq!(stored, large);
+    let digest = hex(&Sha256::digest(&stored));
+    assert_eq!((&reference["bytes"], &reference["sha256"]), (&(3 << 20).into(), &digest.into()));
+}
+
+#[test]
+fn what_is_encrypted_is_encrypted_in_the_store_too() {
+    let server = HttpServer::start();
+    let claim = "claim_check = { folder = \".\", above_bytes = 0, base_url = \"https://files.example/p/\" }";
+    let mut desk = desk(&server, &format!("{}, {claim}", encryption("*")));
+    desk.write(NewEvent::new("payments.eu", "card 4242"), Some("k"), b"");
+    desk.drain_everything();
+    let body: serde_json::Value = serde_json::from_slice(&server.taken()[0].body).unwrap();
+    let location = body["payload"]["claim_check"]["location"].as_str().unwrap();
+    let place = location.strip_prefix("https://files.example/p/").unwrap();
+    python_opens(&desk, &fs::read(desk.path(place)).unwrap(), "e-000000", b"card 4242");
+    assert_eq!(body["headers"]["payload-encryption"], "k1");
+}
+
+#[test]
+fn wrong_tables_are_told_at_start_without_a_secret() {
+    for (connection, why) in [
+        ("encryption = { key = \"a\", keys = { a = \"hunter2hunter2\" } }", "32 bytes in base64"),
+        ("encryption = { key = \"b\", keys = {} }", "not among the keys"),
+        ("encryption = { keys = {} }", "missing field `key`"),
+        ("claim_check = { folder = \"\" }", "must not be empty"),
+        ("claim_check = { folder = \"a\", beyond = 1 }", "unknown field `beyond`"),
+    ] {
+        let desk = Desk::new("file", "", &format!("{{ path = \"out.jsonl\", {connection} }}"));
+        let error = Config::load(&desk.path("litepost.toml"), Purpose::Deliver).map(drop).expect_err(connection);
+        let error = error.to_string();
+        assert!(error.contains(why) && !error.contains("hunter2"), "{connection}: {error}");
+    }
+}
