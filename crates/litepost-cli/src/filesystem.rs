@@ -142,8 +142,8 @@ mod tests {
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 30 27 0:31 / /srv rw - nfs4 server:/export rw,vers=4.2
 31 30 0:32 / /srv/local\\040disk rw shared:7 - xfs /dev/vdb rw
-32 27 0:33 / /home/ada/s3 rw - fuse.s3fs s3fs rw
-33 27 0:34 / /home/ada/crypt rw - fuse.gocryptfs x rw
+32 27 0:33 / /media/ada/s3 rw - fuse.s3fs s3fs rw
+33 27 0:34 / /media/ada/crypt rw - fuse.gocryptfs x rw
 34 27 0:35 / /data rw - ext4 /dev/vdc rw
 35 34 0:36 / /data rw - cifs //server/share rw
 36 27 0:37 / /run rw - tmpfs tmpfs rw
@@ -156,8 +156,8 @@ mod tests {
             ("/srv/shop.db", "nfs4", Trust::Broken),
             ("/srv/local disk/shop.db", "xfs", Trust::Fine),
             ("/srvother/shop.db", "ext4", Trust::Fine),
-            ("/home/ada/s3/shop.db", "fuse.s3fs", Trust::Broken),
-            ("/home/ada/crypt/shop.db", "fuse.gocryptfs", Trust::Fine),
+            ("/media/ada/s3/shop.db", "fuse.s3fs", Trust::Broken),
+            ("/media/ada/crypt/shop.db", "fuse.gocryptfs", Trust::Fine),
             ("/data/shop.db", "cifs", Trust::Broken),
             ("/run/shop.db", "tmpfs", Trust::Forgets),
         ] {
