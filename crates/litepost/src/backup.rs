@@ -37,13 +37,14 @@ pub fn backup(from: impl AsRef<Path>, to: impl AsRef<Path>, replace: bool) -> Re
     free_name(to, replace)?;
     let part = part_of(to);
     let saved = copy(&source, &part).and_then(|copied| {
+        let told = told(&copied, &part, to)?;
         drop(copied);
         same_mode(from, &part)?;
-        publish(&part, to)
+        publish(&part, to)?;
+        Ok(told)
     });
     discard(&part, saved.is_err());
-    saved?;
-    told(to)
+    saved
 }
 
 /// Makes `to` from a backup, as a new incarnation: delivered from the backup's cursors on. Where `to` is there it is replaced
@@ -71,6 +72,7 @@ pub fn restore(
         while last_epoch.is_some_and(|last| done.epoch <= last) {
             done = incarnation::adopt(&mut copied, &part, actor, false)?;
         }
+        let told = told(&copied, &part, to)?;
         drop(copied);
         same_mode(backup, &part)?;
         if last_epoch.is_some() {
@@ -79,11 +81,10 @@ pub fn restore(
             }
         }
         publish(&part, to)?;
-        Ok(done)
+        Ok((told, done))
     });
     discard(&part, made.is_err());
-    let made = made?;
-    Ok((told(to)?, made))
+    made
 }
 
 fn free_name(to: &Path, replace: bool) -> Result<(), StoreError> {
@@ -177,11 +178,11 @@ fn publish(part: &Path, to: &Path) -> Result<(), StoreError> {
     std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| io(folder, &error))
 }
 
-fn told(file: &Path) -> Result<Saved, StoreError> {
-    let connection = connection::open(file, Access::ReadOnly)?;
-    let epoch = meta(&connection, "epoch")?;
+/// What the copy holds. Asked through the connection that made it: another one would leave a -wal and a -shm beside it.
+fn told(copied: &Connection, part: &Path, file: &Path) -> Result<Saved, StoreError> {
+    let epoch = meta(copied, "epoch")?;
     let epoch = epoch.parse().map_err(|_| StoreError::BadState { table: "litepost_meta", column: "value" })?;
-    let head = crate::log::newest(&connection)?.0;
-    let bytes = std::fs::metadata(file).map_or(0, |found| found.len());
+    let head = crate::log::newest(copied)?.0;
+    let bytes = std::fs::metadata(part).map_or(0, |found| found.len());
     Ok(Saved { file: file.to_owned(), bytes, epoch, head })
 }
