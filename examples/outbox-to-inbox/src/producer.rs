@@ -10,12 +10,12 @@ use litepost::{NewEvent, enqueue};
 use rusqlite::{Connection, TransactionBehavior};
 
 /// Takes orders up to number `last`, from where the one before was killed.
-pub(crate) fn run(shop: &Path, last: u64) -> anyhow::Result<()> {
+pub(crate) fn run(shop: &Path, last: i64) -> anyhow::Result<()> {
     let mut shop = Connection::open(shop)?;
     shop.busy_timeout(Duration::from_secs(10))?;
     loop {
         let tx = shop.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let id: u64 = tx.query_row("SELECT coalesce(max(id), 0) + 1 FROM orders", [], |row| row.get(0))?;
+        let id: i64 = tx.query_row("SELECT coalesce(max(id), 0) + 1 FROM orders", [], |row| row.get(0))?;
         if id > last {
             return Ok(());
         }

@@ -95,12 +95,11 @@ impl Source for RabbitMq {
     type Token = Delivery;
 
     async fn next(&mut self) -> Result<(Message, Delivery), SourceError> {
-        let session = match &mut self.session {
-            Some(session) => session,
-            None => {
-                let session = self.connect().await.map_err(|e| SourceError::new("consuming from RabbitMQ", e))?;
-                self.session.insert(session)
-            }
+        let session = if let Some(session) = &mut self.session {
+            session
+        } else {
+            let session = self.connect().await.map_err(|e| SourceError::new("consuming from RabbitMQ", e))?;
+            self.session.insert(session)
         };
         match session.consumer.next().await {
             Some(Ok(mut delivery)) => Ok((message(&mut delivery), delivery)),

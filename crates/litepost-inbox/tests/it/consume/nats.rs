@@ -76,7 +76,7 @@ impl Broker for Jetstream {
 
 #[tokio::test]
 async fn a_poisoned_message_becomes_a_dead_letter_and_the_others_are_handled_once() {
-    suite::poison(new().await).await;
+    Box::pin(suite::poison(new().await)).await;
 }
 
 #[tokio::test]
