@@ -5,6 +5,7 @@
 //! is a new incarnation before anybody can open it, so that its positions are never taken for those that were lost.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
@@ -12,8 +13,8 @@ use serde::Serialize;
 
 use crate::connection::{self, Access};
 use crate::error::{Doing as _, StoreError};
-use crate::incarnation::{self, Actor, Incarnated};
 use crate::log::meta;
+use crate::operate::{Incarnated, Operator, Who};
 use crate::schema;
 
 /// What a backup holds.
@@ -52,7 +53,7 @@ pub fn backup(from: impl AsRef<Path>, to: impl AsRef<Path>, replace: bool) -> Re
 pub fn restore(
     backup: impl AsRef<Path>,
     to: impl AsRef<Path>,
-    actor: &Actor,
+    who: Who,
     replace: bool,
 ) -> Result<(Saved, Incarnated), StoreError> {
     let (backup, to) = (backup.as_ref(), to.as_ref());
@@ -62,18 +63,21 @@ pub fn restore(
     // Numbers of an incarnation that is replaced must not come again.
     let last_epoch = if to.exists() { Some(alone(to)?) } else { None };
     let part = part_of(to);
-    let made = copy(&source, &part).and_then(|mut copied| {
+    let made = copy(&source, &part).and_then(|copied| {
         let damaged: String =
             copied.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).doing("checking the backup")?;
         if damaged != "ok" {
             return Err(StoreError::Corrupt { doing: "checking the backup", code: rusqlite::ffi::SQLITE_CORRUPT });
         }
-        let mut done = incarnation::adopt(&mut copied, &part, actor, false)?;
-        while last_epoch.is_some_and(|last| done.epoch <= last) {
-            done = incarnation::adopt(&mut copied, &part, actor, false)?;
-        }
-        let told = told(&copied, &part, to)?;
         drop(copied);
+        // Whoever owned a lane delivers from the original: there is nobody to wait for.
+        let mut operator = Operator::open(&part, who)?.force(true).patience(Duration::ZERO);
+        let mut done = operator.adopt()?;
+        while last_epoch.is_some_and(|last| done.epoch <= last) {
+            done = operator.adopt()?;
+        }
+        let told = told(operator.connection(), &part, to)?;
+        drop(operator);
         same_mode(backup, &part)?;
         if last_epoch.is_some() {
             for suffix in ["-wal", "-shm", "-journal"] {

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use litepost::incarnation::Actor;
+use litepost::operate::Who;
 
 use crate::failure::Failure;
 use crate::output::{self, Out};
@@ -79,10 +79,10 @@ pub(crate) fn backup(command: &Backup) -> Result<(), Failure> {
 /// Goes back.
 pub(crate) fn restore(command: &Restore) -> Result<(), Failure> {
     let of = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let name =
+    let actor =
         command.actor.clone().or_else(|| of("USER")).or_else(|| of("LOGNAME")).unwrap_or_else(|| "unknown".into());
-    let actor = Actor { name, reason: command.reason.clone() };
-    let (saved, lanes) = litepost::backup::restore(&command.from, &command.database, &actor, command.replace)
+    let who = Who { actor, reason: command.reason.clone() };
+    let (saved, lanes) = litepost::backup::restore(&command.from, &command.database, who, command.replace)
         .map_err(|error| Failure::from(error).about(&command.from))?;
     if command.json {
         return output::json(&serde_json::json!({ "restored": saved, "lanes": lanes.lanes }));
