@@ -54,12 +54,7 @@ macro_rules! database {
                 Ok(Some(Seen { result: row.try_get(0).map_err(error)?, digest: row.try_get(1).map_err(error)? }))
             }
 
-            async fn record(
-                &mut self,
-                inbox: &Inbox,
-                marker: &Marker<'_>,
-                result: &[u8],
-            ) -> Result<u64, InboxError> {
+            async fn record(&mut self, inbox: &Inbox, marker: &Marker<'_>, result: &[u8]) -> Result<u64, InboxError> {
                 let query = sqlx::query::<$database>(AssertSqlSafe(inbox.sql($dialect).record.as_str()))
                     .bind(result.to_vec())
                     .bind($key(marker.scope.as_str()))
@@ -91,8 +86,8 @@ macro_rules! database {
             }
 
             async fn next_scope(&mut self, inbox: &Inbox, after: &str) -> Result<Option<String>, InboxError> {
-                let query = sqlx::query::<$database>(AssertSqlSafe(inbox.sql($dialect).next_scope.as_str()))
-                    .bind($key(after));
+                let query =
+                    sqlx::query::<$database>(AssertSqlSafe(inbox.sql($dialect).next_scope.as_str())).bind($key(after));
                 let row = query.fetch_optional(&mut *self.0).await.map_err(error)?;
                 row.map(|row| row.try_get(0).map_err(error)).transpose()
             }
@@ -118,9 +113,8 @@ macro_rules! database {
 
             async fn delete(&mut self, inbox: &Inbox, page: Page<'_>) -> Result<Batch, InboxError> {
                 let text = inbox.sql($dialect).doomed.text(page.filter);
-                let mut query = sqlx::query::<$database>(AssertSqlSafe(text))
-                    .bind(page.low.micros())
-                    .bind(page.cutoff.micros());
+                let mut query =
+                    sqlx::query::<$database>(AssertSqlSafe(text)).bind(page.low.micros()).bind(page.cutoff.micros());
                 for scope in page.filter.scopes() {
                     query = query.bind($key(scope));
                 }
@@ -148,11 +142,7 @@ macro_rules! database {
                 let date = |column: usize| {
                     row.try_get::<Option<i64>, _>(column).map(|date| date.map(Moment::from_micros)).map_err(error)
                 };
-                Ok(Totals {
-                    markers: unsigned(row.try_get(0).map_err(error)?),
-                    earliest: date(1)?,
-                    latest: date(2)?,
-                })
+                Ok(Totals { markers: unsigned(row.try_get(0).map_err(error)?), earliest: date(1)?, latest: date(2)? })
             }
 
             async fn forget(&mut self, inbox: &Inbox, scope: &str, id: &str) -> Result<u64, InboxError> {

@@ -9,8 +9,12 @@ use litepost_inbox::InboxError;
 pub fn error(error: sqlx::Error) -> InboxError {
     let gone = matches!(
         error,
-        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed
+        sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
     );
     let Some(database) = error.as_database_error() else {
         return InboxError::from_driver(error, None, None, gone);

@@ -27,7 +27,7 @@ mod errors;
 pub use errors::error;
 use litepost_inbox::driver::{self, Marker};
 pub use litepost_inbox::{
-    Answer, Claim, CleanupResult, Cleaner, Dialect, Digest, Horizon, Inbox, InboxError, InboxOptions, MessageId, Scope,
+    Answer, Claim, Cleaner, CleanupResult, Dialect, Digest, Horizon, Inbox, InboxError, InboxOptions, MessageId, Scope,
 };
 use sqlx::Transaction;
 

@@ -44,14 +44,15 @@ async fn begin(conn: &mut Conn, level: IsolationLevel) -> Transaction<'_> {
 
 async fn until_blocked(id: u32) {
     let mut observer = connect().await;
-    for _ in 0..1_000 {
+    for _ in 0..200 {
         let waits = format!(
             "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT' AND trx_mysql_thread_id = {id}"
         );
         if observer.query_first::<u32, _>(waits).await.unwrap() == Some(1) {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        // InnoDB refreshes what it shows here only when nobody has looked for 100 ms.
+        tokio::time::sleep(Duration::from_millis(150)).await;
     }
     panic!("the claim never waited");
 }

@@ -102,7 +102,9 @@ mod tests {
     #[test]
     fn every_type_that_executes_statements_has_a_ledger_to_print() {
         for kind in registry() {
-            assert_eq!(ledger_ddl(kind.name).is_some(), kind.statements, "{}", kind.name);
+            // A writer class gets statements and keeps no ledger: what it does with them is its own.
+            let keeps_one = kind.statements && kind.name != "python";
+            assert_eq!(ledger_ddl(kind.name).is_some(), keeps_one, "{}", kind.name);
         }
     }
 }

@@ -70,7 +70,7 @@ impl Desk {
     /// Writes the configuration anew.
     pub fn configure(&self, kind: &str, keys: &str, connection: &str) {
         let text = format!(
-            "[app.shop]\ndatabase = \"shop.db\"\nlease = \"1s\"\n[app.shop.sink.out]\ntype = \"{kind}\"\n\
+            "[app.shop]\ndatabase = \"shop.db\"\nlease = \"1s\"\nretain_rows = 100000\n[app.shop.sink.out]\ntype = \"{kind}\"\n\
              retry = {{ first = \"10ms\", cap = \"50ms\" }}\n{keys}\nconnection = {connection}\n"
         );
         std::fs::write(self.path("litepost.toml"), text).expect("the configuration is written");
