@@ -18,6 +18,11 @@ impl Watch {
     }
 }
 
+/// Seconds since the Unix epoch.
+pub fn seconds() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0)
+}
+
 /// The time of day in UTC, RFC 3339, to the second.
 pub fn date() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()

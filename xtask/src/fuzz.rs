@@ -1,12 +1,13 @@
 //! `cargo xtask fuzz NAME`: random input to one part of litepost, for as long as asked.
 //!
 //! Called by people. Invariant: each is a property test that runs shortly with every other test; this only repeats it
-//! with more cases, each time from another seed. A failing input is kept beside the test by proptest.
+//! with more cases, each time from another seed. A failing input is kept beside the test by proptest; `config` has a
+//! harness of its own, which prints the seed of a failure.
 
 use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::clock::Watch;
+use crate::clock::{self, Watch};
 use crate::shell::{cargo, run as sh};
 
 /// Options of `cargo xtask fuzz`.
@@ -20,6 +21,9 @@ pub struct Args {
     /// Cases between two looks at the clock
     #[arg(long, default_value_t = 4_000)]
     cases: u64,
+    /// The first seed of `config`; another one for each run unless given
+    #[arg(long)]
+    seed: Option<u64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -34,6 +38,8 @@ enum Name {
     Exec,
     /// Outbox files with damage
     Outbox,
+    /// The loader of configurations, with mutated files
+    Config,
 }
 
 /// Feeds it.
@@ -44,6 +50,7 @@ pub fn run(args: &Args) -> Result<()> {
         Name::Hrana => ("litepost-relay", &["--lib"][..], "fuzz_hrana"),
         Name::Exec => ("litepost-relay", &["--lib"][..], "fuzz_exec"),
         Name::Outbox => ("litepost", &["--test", "it"][..], "fuzz_outbox"),
+        Name::Config => return config(args),
     };
     let watch = Watch::start();
     let mut cases = 0;
@@ -54,4 +61,12 @@ pub fn run(args: &Args) -> Result<()> {
     }
     println!("{test}: {cases} cases in {:.0} s, none failed", watch.seconds());
     Ok(())
+}
+
+/// The loader's harness counts time, not cases.
+fn config(args: &Args) -> Result<()> {
+    let mut fuzz = cargo(&["test", "--package", "litepost-relay", "--test", "fuzz", "--", "--nocapture"]);
+    fuzz.env("FUZZ_SECONDS", format!("{:.0}", (args.minutes * 60.0).max(1.0)));
+    fuzz.env("FUZZ_SEED", args.seed.unwrap_or_else(clock::seconds).to_string());
+    sh(&mut fuzz)
 }

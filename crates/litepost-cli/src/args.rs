@@ -36,6 +36,8 @@ pub(crate) enum Command {
     /// Deliver (sqloutbox's runservice)
     #[command(alias = "runservice")]
     Run(commands::run::Run),
+    /// Have the running relay read its configuration again
+    Reload(commands::reload::Reload),
     /// Show how far delivery is
     Status(commands::status::Status),
     /// Show the events in the log
@@ -77,7 +79,7 @@ pub(crate) enum Command {
     Restore(commands::backup::Restore),
     /// Look for what threatens durability or progress
     Doctor(commands::doctor::Doctor),
-    /// Check the configuration, offline
+    /// Check the configuration, offline; with --connect also its destinations
     Check(commands::check::Check),
     /// Open a payload that was encrypted for a destination
     Decrypt(commands::decrypt::Decrypt),

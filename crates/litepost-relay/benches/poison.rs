@@ -117,6 +117,7 @@ fn healthy_rate(events: i64, poisoned: bool) -> f64 {
                 lease_ms: 15_000,
                 pace: None,
                 rate_limit: None,
+                settings: None,
             }],
         }],
     };

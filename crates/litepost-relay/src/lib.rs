@@ -3,6 +3,7 @@
 mod clock;
 pub mod config;
 pub mod dialect;
+pub mod inspect;
 pub mod relay;
 pub mod remote;
 mod rng;

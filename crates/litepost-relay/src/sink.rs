@@ -13,6 +13,8 @@ use futures_util::future::BoxFuture;
 use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::{EventRef, Lane, Ordering, Outcome, Seq, Unavailable};
 
+use crate::inspect::Finding;
+
 /// Events to deliver, and what a destination may need to know about them.
 #[derive(Debug)]
 pub struct Batch {
@@ -52,6 +54,16 @@ pub trait Sink: Send {
 pub trait SinkFactory: Send + Sync {
     /// Connects. An error here opens the breaker; no event is at fault.
     fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>>;
+
+    /// Looks at the destination and changes nothing there: what a relay would create or change, what is missing, what is
+    /// weaker than the promise. An error when it cannot be reached. The default connects and says good-bye, which is
+    /// right for destinations where connecting leaves nothing behind.
+    fn inspect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(async move {
+            self.connect(context).await?.close().await;
+            Ok(Vec::new())
+        })
+    }
 
     /// Whether the destination keeps a watermark per lane and so needs its batches one after the other
     /// (`concurrency = 1`; lanes are its parallelism).
@@ -173,8 +185,8 @@ pub struct SinkType {
     pub build: fn(&SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError>,
 }
 
-/// The configuration of one destination as its sink sees it.
-#[derive(Clone, Debug)]
+/// The configuration of one destination as its sink sees it. Its `Debug` shows no value of `connection`.
+#[derive(Clone)]
 pub struct SinkSettings {
     /// The destination's full name, `app.name`.
     pub destination: Arc<str>,
@@ -186,6 +198,17 @@ pub struct SinkSettings {
     pub options: toml::Table,
     /// `tables` of a SQL target, with their overrides.
     pub tables: BTreeMap<String, toml::Table>,
+}
+
+impl fmt::Debug for SinkSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SinkSettings")
+            .field("destination", &self.destination)
+            .field("connection", &self.connection.keys().collect::<Vec<_>>())
+            .field("options", &self.options)
+            .field("tables", &self.tables)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why a destination's settings were refused.

@@ -1,32 +1,42 @@
 //! `litepost check`: everything that is wrong with a configuration, in one run, without touching anything outside.
 //!
-//! Invariant: reads the configuration and, read-only, the outbox files; no network, no writes.
+//! Invariant: reads the configuration and, read-only, the outbox files; no writes, and no network without `--connect`.
+
+mod connect;
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use litepost::connection::{self, Access};
 use litepost::schema::SchemaState;
-use litepost_relay::config::{Config, ConfigError, Problem, Purpose, Severity, Source};
+use litepost_core::Millis;
+use litepost_relay::config::{Config, ConfigError, OutboxFile, Problem, Purpose, Severity, Source};
+use litepost_relay::inspect::FindingKind;
 use serde::Serialize;
 
+use self::connect::Looked;
 use crate::failure::Failure;
 use crate::output::{self, Out};
-use crate::{places, report};
+use crate::{clock, places, report};
 
 const EXAMPLES: &str = "\
 Examples:
   litepost check                        litepost.toml or outbox.toml in the working folder
   litepost check --config prod.toml --json
-  litepost check --strict               a warning is a finding too (exit code 1)";
+  litepost check --connect              ask every destination, too: what a relay would create or change there, what is
+                                        missing, what is weaker than the promise; changes nothing
+  litepost check --strict               a warning, and what is weaker than the promise, is a finding too (exit code 1)";
 
-/// Check the configuration, offline.
+/// Check the configuration, offline unless told to connect.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Check {
     /// The configuration; litepost.toml or outbox.toml in the working folder unless given
     #[arg(long, short = 'c', value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Connect to every destination and print what a relay would do; changes nothing
+    #[arg(long)]
+    connect: bool,
     /// Warnings are findings too
     #[arg(long)]
     strict: bool,
@@ -42,6 +52,8 @@ struct Answer {
     problems: Vec<Found>,
     outboxes: Vec<OutboxRow>,
     destinations: Vec<DestinationRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<Vec<Looked>>,
 }
 
 #[derive(Serialize)]
@@ -81,7 +93,11 @@ pub(crate) fn run(command: &Check) -> Result<(), Failure> {
     };
     let (outboxes, mut problems) = outboxes(&config);
     problems.splice(0..0, config.warnings.iter().cloned());
-    let ok = problems.iter().all(|problem| problem.severity == Severity::Warning && !command.strict);
+    let plan = if command.connect { Some(connect::look(&config)?) } else { None };
+    let strict = command.strict;
+    let unsound = |place: &Looked| place.has(FindingKind::Broken) || strict && place.has(FindingKind::Weaker);
+    let ok = problems.iter().all(|problem| problem.severity == Severity::Warning && !strict)
+        && !plan.iter().flatten().any(unsound);
     if command.json {
         output::json(&Answer {
             config: config.source.name(),
@@ -89,10 +105,11 @@ pub(crate) fn run(command: &Check) -> Result<(), Failure> {
             problems: problems.iter().map(|problem| found(&config.source, problem)).collect(),
             destinations: destinations(&config),
             outboxes,
+            plan,
         })?;
     } else {
         report::findings(&config.source, &problems);
-        tell(&config, &outboxes, &problems)?;
+        tell(&config, &outboxes, &problems, plan.as_deref())?;
     }
     if ok { Ok(()) } else { Err(Failure::Finding) }
 }
@@ -114,7 +131,9 @@ fn invalid(error: &ConfigError) -> Result<(), Failure> {
             (String::new(), vec![problem])
         }
     };
-    output::json(&Answer { config: name, ok: false, problems, outboxes: Vec::new(), destinations: Vec::new() })?;
+    let answer =
+        Answer { config: name, ok: false, problems, outboxes: Vec::new(), destinations: Vec::new(), plan: None };
+    output::json(&answer)?;
     Err(Failure::Finding)
 }
 
@@ -165,10 +184,34 @@ fn outboxes(config: &Config) -> (Vec<OutboxRow>, Vec<Problem>) {
         .map(|file| {
             let key = format!("app.{}", file.app);
             let (state, journal_mode) = look(&file.path, &key, file.table.is_some(), &mut problems);
+            too_many_dead(&file, &mut problems);
             OutboxRow { app: file.app, database: file.path.display().to_string(), state, journal_mode }
         })
         .collect();
     (rows, problems)
+}
+
+/// An alarm for each destination with more dead letters than `max_dead`.
+fn too_many_dead(file: &OutboxFile, problems: &mut Vec<Problem>) {
+    if file.routes.iter().all(|(_, policy)| policy.max_dead.is_none()) {
+        return;
+    }
+    let Ok(status) = litepost::status::read(&file.path, Millis(clock::wall_ms())) else { return };
+    for (destination, policy) in &file.routes {
+        let found = status.destinations.iter().find(|found| *found.destination == *destination.name);
+        if let (Some(most), Some(dead)) = (policy.max_dead, found.map(|found| found.dead))
+            && dead > most
+        {
+            let name = &destination.name;
+            let family = if destination.kind.statements { "db" } else { "sink" };
+            let key = format!("app.{}.{family}.{}", file.app, destination.short);
+            let message = format!("{name} has {dead} dead letters in {}, max_dead is {most}", file.path.display());
+            problems.push(
+                Problem::warning(key, message)
+                    .hint(format!("look at them with `litepost dead list`; replay or discard them ({name} goes on)")),
+            );
+        }
+    }
 }
 
 fn look(path: &Path, key: &str, own_file: bool, problems: &mut Vec<Problem>) -> (String, Option<String>) {
@@ -237,7 +280,7 @@ fn look(path: &Path, key: &str, own_file: bool, problems: &mut Vec<Problem>) -> 
     (word, Some(journal_mode))
 }
 
-fn tell(config: &Config, outboxes: &[OutboxRow], problems: &[Problem]) -> Result<(), Failure> {
+fn tell(config: &Config, outboxes: &[OutboxRow], problems: &[Problem], plan: Option<&[Looked]>) -> Result<(), Failure> {
     let mut out = Out::new();
     let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
     let warnings = problems.len() - errors;
@@ -267,6 +310,9 @@ fn tell(config: &Config, outboxes: &[OutboxRow], problems: &[Problem]) -> Result
         }
         out.line("")?;
         out.line(output::trimmed(&table))?;
+    }
+    if let Some(plan) = plan {
+        connect::tell(&mut out, plan)?;
     }
     out.flush()
 }

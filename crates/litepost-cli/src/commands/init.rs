@@ -218,6 +218,7 @@ fn unit(folder: &Path) -> Result<String, Failure> {
          Type=exec\n\
          ExecStartPre=/usr/bin/env litepost check --config {folder}/litepost.toml\n\
          ExecStart=/usr/bin/env litepost run --config {folder}/litepost.toml\n\
+         ExecReload=/usr/bin/env litepost reload --config {folder}/litepost.toml --pid $MAINPID\n\
          WorkingDirectory={folder}\n\
          # The account that owns the database: SQLite's -wal and -shm files must stay writable for the application.\n\
          User=litepost\n\

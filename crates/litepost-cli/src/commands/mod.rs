@@ -21,6 +21,7 @@ pub(crate) mod migrate;
 pub(crate) mod pause;
 pub(crate) mod preflight;
 pub(crate) mod prune;
+pub(crate) mod reload;
 pub(crate) mod rewind;
 pub(crate) mod run;
 mod run_admin;
@@ -50,6 +51,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Resume(command) => pause::resume(&command),
         Command::Drain(command) => drain::run(&command),
         Command::Skip(command) => skip::run(&command),
+        Command::Reload(command) => reload::run(&command),
         Command::Rewind(command) => rewind::run(&command),
         Command::Audit(command) => audit::run(&command),
         Command::Import(command) => import::run(&command),

@@ -1,6 +1,9 @@
 //! `litepost run`: the relay.
 //!
 //! Invariant: SIGTERM and SIGINT settle what is in flight, give the lanes back and exit 0; a second one does not wait.
+//! SIGHUP has the configuration read again.
+
+mod again;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +15,8 @@ use litepost::sqloutbox::DrainLock;
 use litepost_relay::config::Purpose;
 use litepost_relay::relay::{Drained, LaneReport, Relay, RunReport};
 
+use self::again::Files;
+pub(crate) use self::again::RELOAD;
 use super::run_admin::{self, Admin};
 use crate::failure::Failure;
 use crate::filesystem;
@@ -21,6 +26,7 @@ use crate::{places, report};
 const EXAMPLES: &str = "\
 Examples:
   litepost run                             deliver what litepost.toml (or outbox.toml) here says, until stopped
+  litepost reload                          have it read its configuration again (so does SIGHUP)
   litepost run --config litepost.toml --until-idle
                                            deliver what is there, then exit: for cron
   litepost run --admin 127.0.0.1:8765      with a dashboard, /metrics, /live and /ready
@@ -71,10 +77,16 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::unexpected(format!("cannot start: {error}"), "see the message"))?;
-    #[cfg(unix)]
-    runtime.spawn(verify_when_asked(relay.sources.iter().map(|source| source.path.clone()).collect()));
+    let files = Files::default();
+    files.set(&relay);
     let listening = runtime.block_on(run_admin::start(&command.admin, &config, &relay))?;
-    let relay = Relay::new(relay);
+    let mut relay = Relay::new(relay);
+    #[cfg(unix)]
+    runtime.spawn(verify_when_asked(files.clone()));
+    #[cfg(unix)]
+    if let Some(path) = config.source.path.clone().filter(|_| !command.until_idle) {
+        runtime.spawn(again::reload_when_asked(path, command.any_file_system, relay.reloader(), files));
+    }
     let done = if command.until_idle {
         let timeout = command.timeout.map(Duration::from_secs);
         runtime.block_on(relay.run_until_idle(stopped(timeout)))
@@ -151,11 +163,11 @@ async fn signal() {
 
 /// SIGUSR1 has the files verified, as with sqloutbox's daemon; the answer is in the log, and delivery goes on.
 #[cfg(unix)]
-async fn verify_when_asked(files: Vec<PathBuf>) {
+async fn verify_when_asked(files: Files) {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut asked) = signal(SignalKind::user_defined1()) else { return };
     while asked.recv().await.is_some() {
-        let files = files.clone();
+        let files = files.get();
         let _ = tokio::task::spawn_blocking(move || files.iter().for_each(|file| verify(file))).await;
     }
 }

@@ -47,6 +47,8 @@ struct Row {
     pending: i64,
     oldest_age_ms: Option<i64>,
     dead: i64,
+    /// Whether there are more of them in an outbox file than `max_dead` allows.
+    too_many_dead: bool,
     blocked_keys: i64,
     scheduled: i64,
     state: String,
@@ -155,9 +157,13 @@ fn configured(outbox: &OutboxFile, rows: &mut Vec<Row>) -> Result<(), Failure> {
         return Ok(());
     }
     let (connection, status) = open(&outbox.path)?;
-    for (destination, _) in &outbox.routes {
+    for (destination, policy) in &outbox.routes {
         match status.destinations.iter().find(|found| *found.destination == *destination.name) {
-            Some(found) => add(rows, &outbox.path, &status, found, Some(true)),
+            Some(found) => {
+                add(rows, &outbox.path, &status, found, Some(true));
+                row(rows, &outbox.app, &destination.short, Some(true)).too_many_dead |=
+                    policy.max_dead.is_some_and(|most| found.dead > most);
+            }
             None => unserved(rows, outbox, &connection, &status, destination)?,
         }
     }
@@ -178,6 +184,7 @@ fn row<'a>(rows: &'a mut Vec<Row>, app: &str, name: &str, configured: Option<boo
             pending: 0,
             oldest_age_ms: None,
             dead: 0,
+            too_many_dead: false,
             blocked_keys: 0,
             scheduled: 0,
             state: "new".into(),
@@ -324,6 +331,9 @@ fn next_step(row: &Row) -> Option<String> {
     match row.state.as_str() {
         "open" | "half_open" => Some(format!("cannot be reached: {why}; events wait and cost no attempt")),
         "new" if row.pending > 0 => Some("no relay has served it yet; start one with `litepost run`".into()),
+        "closed" | "new" if row.too_many_dead => {
+            Some(format!("has {} dead letters, more than max_dead; look at them with `litepost dead list`", row.dead))
+        }
         "closed" | "new" if row.blocked_keys > 0 => {
             Some(format!("{} keys wait behind an event that was rejected and is tried again", row.blocked_keys))
         }

@@ -24,6 +24,11 @@ fn every_answer_passes_check() {
                 unit.contains("ProtectSystem=strict")
                     && unit.contains(&format!("WorkingDirectory={}", place.folder().display()))
             );
+            // systemd's own opinion; the manual page need not be installed.
+            let mut systemd = std::process::Command::new("systemd-analyze");
+            systemd.args(["--man=no", "verify"]).arg(place.path("litepost.service"));
+            let verified = systemd.output().unwrap();
+            assert!(verified.status.success() && verified.stderr.is_empty(), "{verified:?}");
             assert!(std::fs::read_to_string(place.path("compose.yaml")).unwrap().contains("litepost.toml"));
         }
     }

@@ -5,6 +5,7 @@
 mod admin;
 mod backup;
 mod broken_configs;
+mod check_connect;
 mod crash;
 mod decrypt;
 mod doctor;
@@ -18,8 +19,10 @@ mod inbox;
 mod init;
 mod migrate;
 mod operate;
+mod reload;
 mod run;
 mod schema;
+mod secrets;
 mod sqloutbox;
 mod status;
 mod support;

@@ -164,3 +164,27 @@ fn the_files_of_a_db_dir_make_one_row() {
         (1, Some(3), 2)
     );
 }
+
+#[test]
+fn more_dead_letters_than_max_dead_are_an_alarm_and_nothing_more() {
+    let place = shop();
+    serve(&place);
+    let alarm = |limit: &str| {
+        place.write("litepost.toml", CONFIG.replace("['orders', 'pay*']", &format!("['orders']\nmax_dead = {limit}")));
+        let status = json(&place, &["status", "--json"]);
+        let check = place.command(&["check", "--strict"]).env("NOT_SET", "a.jsonl").output().unwrap();
+        let said = String::from_utf8(check.stderr).unwrap().contains("shop.audit has 2 dead letters in");
+        assert_eq!(status["destinations"][0]["too_many_dead"], said, "{status:#}");
+        said
+    };
+    let outbox = rusqlite::Connection::open(place.path("shop.db")).unwrap();
+    outbox
+        .execute_batch(
+            "INSERT INTO litepost_dead (destination, lane, reason, attempts, error, dead_at, seq, id, topic, type, payload, created_at)
+               VALUES ('shop.audit', 0, 'skipped', 0, 'no', 1000, 2, 'id2', 'orders', 'T', x'00', 500)",
+        )
+        .unwrap();
+    assert!(alarm("1"));
+    assert!(!alarm("2") && !alarm("'never'"));
+    assert_eq!(outbox.query_row("SELECT count(*) FROM litepost_dead", [], |row| row.get(0)), Ok(2));
+}

@@ -3,6 +3,7 @@
 //! Called by `resolve.rs`. Invariant: messages of a sink type pass through the mask before anybody sees them.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -69,7 +70,8 @@ fn names(statements: bool) -> Vec<&'static str> {
     sinks::registry().iter().filter(|kind| kind.statements == statements).map(|kind| kind.name).collect()
 }
 
-/// Has the sink type check the settings and make a factory; touches neither network nor disk.
+/// Has the sink type check the settings and make a factory; touches neither network nor disk. The number differs when
+/// the settings do.
 pub(crate) fn build(
     kind: &'static SinkType,
     name: &Arc<str>,
@@ -77,9 +79,9 @@ pub(crate) fn build(
     target: &TargetSpec,
     context: &BuildContext<'_>,
     problems: &mut Vec<Problem>,
-) -> Option<Arc<dyn SinkFactory>> {
+) -> Option<(Arc<dyn SinkFactory>, u64)> {
     if context.skip {
-        return Some(Arc::new(Unbuilt));
+        return Some((Arc::new(Unbuilt), 0));
     }
     let unreadable = target.connection_broken || target.connection.iter().any(|entry| entry.node.is_none());
     if unknown_keys(kind, target, problems) || unreadable {
@@ -100,15 +102,25 @@ pub(crate) fn build(
         without_ledger(app, target, problems)?;
     }
     if without_outbox_seq(kind, &mut settings, app, target, problems)? {
-        return kind.make(&settings).ok();
+        return kind.make(&settings).ok().map(|factory| (factory, fingerprint(kind, &settings)));
     }
     match kind.make(&settings) {
-        Ok(factory) => Some(factory),
+        Ok(factory) => Some((factory, fingerprint(kind, &settings))),
         Err(error) => {
             problems.push(refused(&error, target, context.masks));
             None
         }
     }
+}
+
+/// Kept in memory and shown to nobody: secrets go into it.
+fn fingerprint(kind: &SinkType, settings: &SinkSettings) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let SinkSettings { destination, base_dir, connection, options, tables } = settings;
+    // Tables of TOML are sorted by key.
+    let words = [connection, options].map(ToString::to_string);
+    (kind.name, destination, base_dir, words, format!("{tables:?}")).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A type that has no `outbox_seq` yet keeps a ledger where sqloutbox's `inject_outbox_seq` asks for the column, which

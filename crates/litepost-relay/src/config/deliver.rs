@@ -77,6 +77,7 @@ fn one(file: &OutboxFile, destination: &Destination, policy: &Policy) -> Destina
         lease_ms: policy.lease_ms,
         pace: policy.pace.map(pace),
         rate_limit: policy.rate_limit,
+        settings: Some(destination.settings),
     }
 }
 

@@ -229,6 +229,11 @@ keys! {
         #[default = "\"continue\""]
         #[scope = Delivery]
         on_dead: OnDead,
+        /// How many dead letters of an outbox file are too many: `litepost status` and `litepost check` raise an alarm
+        /// beyond it. Nothing is ever deleted for it, and delivery goes on.
+        #[default = "\"never\""]
+        #[scope = Delivery]
+        max_dead: Limit,
         /// Where a destination begins that has not been seen before: `earliest`, `now`, or a time.
         #[default = "\"earliest\""]
         #[scope = Delivery]

@@ -32,6 +32,8 @@ pub struct Policy {
     pub retry: RetryPolicy,
     /// What becomes of a key with a dead letter.
     pub on_dead: OnDead,
+    /// Dead letters of a file beyond which an alarm is raised; `None` for no limit.
+    pub max_dead: Option<i64>,
     /// Where a new destination begins.
     pub start: Start,
     /// How long a dead relay keeps its lanes, milliseconds.
@@ -93,6 +95,7 @@ impl Policy {
             max_in_flight_bytes: or(keys.max_in_flight_bytes.as_ref(), 16 << 20, |v| size(v.0)),
             retry: retry_policy(retry, minutes),
             on_dead: or(keys.on_dead.as_ref(), OnDead::Continue, |v| v),
+            max_dead: or(keys.max_dead.as_ref(), None, |Limit(n)| n),
             start: or(keys.start.as_ref(), Start::Earliest, |v| v),
             lease_ms: or(keys.lease.as_ref(), 15_000, |Time(ms)| ms),
             timeout_ms: or(keys.timeout.as_ref(), 30_000, |Time(ms)| ms),

@@ -46,6 +46,8 @@ pub struct Destination {
     pub kind: &'static SinkType,
     /// Makes its connections.
     pub factory: Arc<dyn SinkFactory>,
+    /// A number that differs when what `factory` was made of does.
+    pub settings: u64,
     /// The patterns of `topics`; empty for a database.
     pub topics: Vec<String>,
     /// The names and patterns of `headers`; empty when it takes any.
@@ -167,7 +169,7 @@ fn destination(
         })
         .collect();
     let name: Arc<str> = format!("{}.{}", app.name, target.name).into();
-    let factory = connection::build(kind, &name, app, target, context, problems)?;
+    let (factory, settings) = connection::build(kind, &name, app, target, context, problems)?;
     let policy = Policy::of(&delivery, &retry, minutes);
     if factory.needs_watermark()
         && policy.concurrency > 1
@@ -184,16 +186,8 @@ fn destination(
         );
     }
     let headers = target.keys.headers.as_ref().map_or_else(Vec::new, |given| given.value.0.clone());
-    Some(Destination {
-        short: target.name.clone(),
-        kind,
-        factory,
-        topics: topics(target),
-        headers,
-        tables,
-        policy,
-        name,
-    })
+    let (short, topics) = (target.name.clone(), topics(target));
+    Some(Destination { name, short, kind, factory, settings, topics, headers, tables, policy })
 }
 
 fn topics(target: &TargetSpec) -> Vec<String> {

@@ -61,6 +61,7 @@ fn the_fixed_example_with_every_default() {
         max_in_flight_bytes: 16 << 20,
         retry: RetryPolicy::default(),
         on_dead: OnDead::Continue,
+        max_dead: None,
         start: Start::Earliest,
         lease_ms: 15_000,
         timeout_ms: 30_000,

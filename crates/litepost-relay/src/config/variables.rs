@@ -10,12 +10,20 @@ use super::doppler;
 use super::problem::ConfigError;
 
 /// The sources of variables, in order of precedence.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Variables {
     given: BTreeMap<String, String>,
     process: bool,
     dotenv: BTreeMap<String, String>,
     doppler: Option<BTreeMap<String, String>>,
+}
+
+impl std::fmt::Debug for Variables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names =
+            self.given.keys().chain(self.dotenv.keys()).chain(self.doppler.iter().flatten().map(|(name, _)| name));
+        f.debug_set().entries(names).finish()
+    }
 }
 
 impl Variables {

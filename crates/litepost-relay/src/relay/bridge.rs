@@ -4,17 +4,18 @@
 //! nothing is moved without sqloutbox's lock on the folder, and nothing for which no destination has a use.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use litepost::connection::{self, Access};
 use litepost::lanes::LaneStore;
 use litepost::sqloutbox::{Bridge, DrainLock, FindingKind, Route, Step, is_present};
 use litepost::{StoreError, schema};
+use litepost_core::TopicFilter;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::SourceConfig;
+use super::DestinationConfig;
 use super::wake::{SAFETY_POLL, Wakes};
 use super::writer::WriterHandle;
 
@@ -24,6 +25,22 @@ const ROWS: u32 = 250;
 const REST: Duration = Duration::from_millis(200);
 /// Old producers commit row by row: a moment later there are several, at no cost to anybody's latency.
 const GATHER: Duration = Duration::from_millis(2);
+
+/// The destinations of a file and what they take; changes when the configuration is read again.
+#[derive(Clone, Default)]
+pub(super) struct Takers(Arc<Mutex<Vec<(String, TopicFilter)>>>);
+
+impl Takers {
+    pub(super) fn set(&self, destinations: &[DestinationConfig]) {
+        let takers = destinations.iter().map(|d| (d.name.to_string(), d.pipeline.topics.clone())).collect();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = takers;
+    }
+
+    fn of(&self, namespace: &str) -> Vec<String> {
+        let takers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        takers.iter().filter(|(_, filter)| filter.matches(namespace)).map(|(name, _)| name.clone()).collect()
+    }
+}
 
 /// sqloutbox's queue in one file, as far as the writer is concerned.
 pub(super) struct OldQueue {
@@ -35,20 +52,17 @@ pub(super) struct OldQueue {
 impl OldQueue {
     /// Looks at the file. One that holds a queue of sqloutbox gets litepost's tables; an error while sqloutbox's own
     /// daemon drains the folder.
-    pub(super) fn open(config: &SourceConfig) -> Result<Self, StoreError> {
+    pub(super) fn open(path: &Path, takers: Takers) -> Result<Self, StoreError> {
         let mut lock = None;
-        if is_present(&connection::open(&config.path, Access::ReadOnly)?)? {
-            lock = Some(DrainLock::shared(folder(&config.path))?);
-            schema::migrate(&mut connection::open(&config.path, Access::ReadWrite)?)?;
+        if is_present(&connection::open(path, Access::ReadOnly)?)? {
+            lock = Some(DrainLock::shared(folder(path))?);
+            schema::migrate(&mut connection::open(path, Access::ReadWrite)?)?;
         }
-        let destinations: Vec<_> =
-            config.destinations.iter().map(|d| (d.name.to_string(), d.pipeline.topics.clone())).collect();
         let bridge = Bridge::new(move |namespace| {
-            let takers = destinations.iter().filter(|(_, filter)| filter.matches(namespace));
-            let dead_to: Vec<String> = takers.map(|(name, _)| name.clone()).collect();
+            let dead_to = takers.of(namespace);
             (!dead_to.is_empty()).then_some(Route { dead_to })
         });
-        Ok(Self { bridge, path: config.path.clone(), lock })
+        Ok(Self { bridge, path: path.to_owned(), lock })
     }
 
     /// Moves the next rows.

@@ -39,6 +39,21 @@ impl HolderInfo {
         }
     }
 
+    /// What the text in `litepost_cursor.holder` says; `None` when it is another's.
+    #[must_use]
+    pub fn of(holder_json: &str) -> Option<Self> {
+        serde_json::from_str(holder_json).ok()
+    }
+
+    /// Whether that very process runs on this machine, in this PID namespace. False when in doubt.
+    #[must_use]
+    pub fn runs_here(&self) -> bool {
+        let here = |theirs: &Option<String>, ours: Option<String>| theirs.is_some() && *theirs == ours;
+        here(&self.boot, read("/proc/sys/kernel/random/boot_id"))
+            && here(&self.pid_ns, pid_namespace())
+            && matches!((process(self.pid), self.start), (Process::Runs { start }, Some(theirs)) if start == theirs)
+    }
+
     /// The text that goes into `litepost_cursor.holder`.
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -116,6 +131,7 @@ mod tests {
     #[test]
     fn this_process_is_not_gone() {
         assert!(!holder_is_gone(&HolderInfo::current().to_json()));
+        assert_eq!(HolderInfo::current().runs_here(), cfg!(target_os = "linux"));
     }
 
     #[test]
@@ -141,7 +157,7 @@ mod tests {
     fn another_process_with_the_same_id_is_not_mistaken_for_the_holder() {
         let mut holder = HolderInfo::current();
         holder.start = holder.start.map(|start| start - 1);
-        assert!(holder_is_gone(&holder.to_json()));
+        assert!(holder_is_gone(&holder.to_json()) && !holder.runs_here());
     }
 
     #[test]

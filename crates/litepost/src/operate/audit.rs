@@ -7,7 +7,7 @@ use rusqlite::{Connection, Transaction, params};
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::Who;
+use super::{Operator, Who};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
 
@@ -45,6 +45,13 @@ pub(super) fn write(
     })
     .doing("writing the audit trail")?;
     Ok(())
+}
+
+impl Operator {
+    /// Writes down a deed that was done elsewhere: a relay that has read its configuration again.
+    pub fn record(&mut self, action: &'static str, detail: &Json) -> Result<(), StoreError> {
+        self.transact(action, None, |_| Ok(((), detail.clone())))
+    }
 }
 
 /// The newest `limit` deeds, oldest first.

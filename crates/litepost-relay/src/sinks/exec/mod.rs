@@ -41,7 +41,7 @@ pub(super) const PYTHON: SinkType = SinkType {
 };
 
 /// `[app.N.sink.S.connection]` of an exec destination.
-#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[derive(Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// The program and its arguments; no shell. A program without a path is looked for in PATH, a relative path starts
@@ -58,8 +58,7 @@ struct Connection {
     options: BTreeMap<String, serde_json::Value>,
 }
 
-/// What to start, and what to tell it first.
-#[derive(Debug)]
+/// What to start, and what to tell it first; without `Debug`, since it holds secrets.
 struct Launch {
     program: PathBuf,
     arguments: Vec<String>,

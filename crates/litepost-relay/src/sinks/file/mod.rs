@@ -8,7 +8,7 @@
 mod writer;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures_util::future::BoxFuture;
 use litepost_core::{EventRef, Outcome, Unavailable, UnavailableKind};
@@ -17,6 +17,7 @@ use serde::Deserialize;
 use self::writer::EventFile;
 use super::encode::{self, Format};
 use super::settings;
+use crate::inspect::Finding;
 use crate::sink::{Batch, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const TYPE: SinkType = SinkType {
@@ -52,7 +53,9 @@ struct Factory {
     path: PathBuf,
     format: Format,
     sync: bool,
-    open: Arc<Mutex<Option<EventFile>>>,
+    /// The file while a sink has it: a destination that has stopped keeps neither the file nor its lock, whoever still
+    /// holds its factory.
+    open: Mutex<Weak<Mutex<Option<EventFile>>>>,
 }
 
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
@@ -61,8 +64,20 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
         path: settings::path(settings, &path, "connection.path")?,
         format,
         sync,
-        open: Arc::default(),
+        open: Mutex::default(),
     }))
+}
+
+impl Factory {
+    /// The file that all sinks of this destination share.
+    fn shared(&self) -> Arc<Mutex<Option<EventFile>>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.upgrade().unwrap_or_else(|| {
+            let shared = Arc::default();
+            *open = Arc::downgrade(&shared);
+            shared
+        })
+    }
 }
 
 impl SinkFactory for Factory {
@@ -73,17 +88,43 @@ impl SinkFactory for Factory {
                 format: self.format,
                 sync: self.sync,
                 origin: Arc::clone(&context.origin),
-                open: Arc::clone(&self.open),
+                open: self.shared(),
             };
             sink.blocking(|open, path, sync| EventFile::current(open, path, sync).map(|_| ())).await?;
             Ok(Box::new(sink) as Box<dyn Sink>)
         })
     }
 
+    /// Looks at the file and its folder; taking the file would cut a torn line off.
+    fn inspect<'a>(&'a self, _: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(std::future::ready(Ok(look(&self.path, self.sync))))
+    }
+
     /// A file has one end: batches side by side would only wait for one another.
     fn needs_watermark(&self) -> bool {
         true
     }
+}
+
+fn look(path: &std::path::Path, sync: bool) -> Vec<Finding> {
+    let shown = path.display();
+    let mut found = Vec::new();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if !path.exists() {
+        found.push(match folder {
+            Some(folder) if !folder.is_dir() => {
+                Finding::broken(format!("{shown}: there is no folder {}", folder.display()), "create the folder")
+            }
+            _ => Finding::creates(format!("the file {shown}")),
+        });
+    } else if let Err(error) = std::fs::OpenOptions::new().append(true).open(path) {
+        found.push(Finding::broken(format!("{shown} cannot be written: {error}"), "check its permissions"));
+    }
+    if !sync {
+        let message = "sync = false: a power cut may undo what was confirmed";
+        found.push(Finding::weaker(message, "leave sync out"));
+    }
+    found
 }
 
 struct FileSink {

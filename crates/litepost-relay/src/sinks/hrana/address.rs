@@ -8,7 +8,7 @@ use reqwest::Url;
 use crate::sink::SinkConfigError;
 
 /// The address of a server.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Address {
     /// With a `/` at its end, so that `v3/pipeline` can be joined; without query and user.
     pub(super) base: Url,

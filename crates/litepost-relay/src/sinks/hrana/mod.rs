@@ -17,10 +17,12 @@ use futures_util::future::BoxFuture;
 use litepost_core::{Unavailable, UnavailableKind};
 use reqwest::Url;
 use reqwest::header::HeaderValue;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
 use super::settings;
 use super::sql::{self, Options};
+use crate::inspect::Finding;
 use crate::sink::{LedgerOf, LedgerRow, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const LIBSQL: SinkType = SinkType {
@@ -43,7 +45,8 @@ struct Connection {
     url: String,
     /// The token of the database; it never appears in a message.
     #[serde(default)]
-    auth_token: Option<String>,
+    #[schemars(with = "Option<String>")]
+    auth_token: Option<SecretString>,
     /// Longest time to connect, milliseconds.
     #[serde(default = "ten_seconds")]
     connect_timeout_ms: u64,
@@ -83,7 +86,8 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
     if address.token.is_some() && connection.auth_token.is_some() {
         return Err(SinkConfigError::new("connection.auth_token", "is given in the url as well; keep one of them"));
     }
-    let secret = connection.auth_token.or(address.token).filter(|token| !token.is_empty());
+    let given = connection.auth_token.map(|token| token.expose_secret().to_owned());
+    let secret = given.or(address.token).filter(|token| !token.is_empty());
     let token = match &secret {
         Some(secret) => {
             // The value is a secret: not repeated here.
@@ -133,6 +137,12 @@ impl SinkFactory for Factory {
                 return Ok(None);
             }
             sql::look(self.session().await?, who, self.endpoint.batch_timeout).await.map(Some)
+        })
+    }
+
+    fn inspect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(async move {
+            sql::inspect(self.session().await?, context, &self.options, self.endpoint.batch_timeout).await
         })
     }
 

@@ -33,6 +33,7 @@ use self::sign::Signer;
 use super::message::{Body, HeaderTemplates, Mapping};
 use super::settings;
 use super::template::{Otherwise, Rules, Template};
+use crate::inspect::Finding;
 use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const TYPE: SinkType = SinkType {
@@ -51,7 +52,7 @@ pub(super) const WEBHOOK: SinkType =
     SinkType { name: "webhook", summary: "the same as http: signed webhooks (Standard Webhooks)", ..TYPE };
 
 /// `[app.N.sink.S.connection]` of an http destination.
-#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[derive(Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// Where to POST. `http` or `https`; `user:password@` is sent as basic authentication.
@@ -125,7 +126,6 @@ fn default_request_ms() -> u64 {
 }
 
 /// The checked settings, shared by all connections of the destination.
-#[derive(Debug)]
 struct Endpoint {
     url: Url,
     /// The URL as people may see it: without user, password and query.
@@ -306,6 +306,35 @@ fn headers(given: &Connection) -> Result<Headers, SinkConfigError> {
 }
 
 impl SinkFactory for Factory {
+    /// Sees whether somebody listens there: a request would be a delivery.
+    fn inspect<'a>(&'a self, _: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(async move {
+            let endpoint = &self.endpoint;
+            let (Some(host), Some(port)) = (endpoint.url.host_str(), endpoint.url.port_or_known_default()) else {
+                return Ok(Vec::new());
+            };
+            let failed = |kind, why: String| Unavailable::new(kind, format!("{}: {why}", endpoint.shown));
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let connecting = async {
+                let mut found: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
+                if !endpoint.private {
+                    found.retain(|address| addresses::is_public(address.ip()));
+                }
+                if found.is_empty() {
+                    return Err(std::io::Error::other(
+                        "no public address has that name; allow_private_addresses = true allows others",
+                    ));
+                }
+                tokio::net::TcpStream::connect(&*found).await
+            };
+            match tokio::time::timeout(endpoint.connect_timeout, connecting).await {
+                Ok(Ok(_)) => Ok(Vec::new()),
+                Ok(Err(error)) => Err(failed(UnavailableKind::Connect, error.to_string())),
+                Err(_) => Err(failed(UnavailableKind::Timeout, "no connection in time".into())),
+            }
+        })
+    }
+
     fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
         Box::pin(async move {
             let endpoint = &self.endpoint;

@@ -37,7 +37,7 @@ pub(super) const TYPE: SinkType = SinkType {
 };
 
 /// `[app.N.sink.S.connection]` of a kafka destination.
-#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[derive(Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// `host:9092`; several, separated by commas.

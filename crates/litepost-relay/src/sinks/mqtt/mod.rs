@@ -40,7 +40,7 @@ pub(super) const TYPE: SinkType = SinkType {
 const WINDOW_MAX: usize = 10_000;
 
 /// `[app.N.sink.S.connection]` of an mqtt destination.
-#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[derive(Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// `mqtt://host:1883`, or `mqtts://host:8883` with TLS.

@@ -15,10 +15,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use litepost_core::{Unavailable, UnavailableKind, Value};
 use mysql_async::{Opts, OptsBuilder, SslOpts};
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
 use super::sql::{self, Options};
 use super::{ledger, settings};
+use crate::inspect::Finding;
 use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const TYPE: SinkType = SinkType {
@@ -36,7 +38,8 @@ pub(super) const TYPE: SinkType = SinkType {
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// `mysql://user:password@host:port/database`.
-    url: String,
+    #[schemars(with = "String")]
+    url: SecretString,
     /// Whether the connection must be encrypted. The certificate is then always checked.
     #[serde(default)]
     tls: bool,
@@ -70,8 +73,8 @@ struct Factory {
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
     let connection: Connection = settings::connection(settings)?;
     let options = Options::read(settings)?;
-    let opts =
-        Opts::from_url(&connection.url).map_err(|e| SinkConfigError::new("connection.url", sql::one_line(&e)))?;
+    let opts = Opts::from_url(connection.url.expose_secret())
+        .map_err(|e| SinkConfigError::new("connection.url", sql::one_line(&e)))?;
     if opts.db_name().is_none() {
         return Err(SinkConfigError::new(
             "connection.url",
@@ -100,6 +103,15 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
 }
 
 impl Factory {
+    async fn session(&self) -> Result<session::MySqlSession, Unavailable> {
+        sql::ensure_tls_provider();
+        let connecting = session::MySqlSession::connect(&self.opts, self.batch_timeout);
+        tokio::time::timeout(self.connect_timeout, connecting).await.unwrap_or_else(|_| {
+            let message = format!("no connection within {} ms", self.connect_timeout.as_millis());
+            Err(Unavailable::new(UnavailableKind::Timeout, message))
+        })
+    }
+
     /// A table whose engine knows no rollback would keep the rows of a batch that failed.
     async fn refuse_unsafe_tables(&self, session: &mut session::MySqlSession) -> Result<(), Unavailable> {
         let names: Vec<Value> =
@@ -121,13 +133,7 @@ impl Factory {
 impl SinkFactory for Factory {
     fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
         Box::pin(async move {
-            sql::ensure_tls_provider();
-            let connecting = session::MySqlSession::connect(&self.opts, self.batch_timeout);
-            let Ok(session) = tokio::time::timeout(self.connect_timeout, connecting).await else {
-                let message = format!("no connection within {} ms", self.connect_timeout.as_millis());
-                return Err(Unavailable::new(UnavailableKind::Timeout, message));
-            };
-            let mut session = session?;
+            let mut session = self.session().await?;
             if self.options.keeps_ledger() {
                 let looking = tokio::time::timeout(self.batch_timeout, self.refuse_unsafe_tables(&mut session));
                 looking.await.unwrap_or_else(|_| {
@@ -135,6 +141,21 @@ impl SinkFactory for Factory {
                 })?;
             }
             sql::open(session, context, &self.options, self.batch_timeout).await
+        })
+    }
+
+    fn inspect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(async move {
+            let mut session = self.session().await?;
+            let unsafe_table = self.refuse_unsafe_tables(&mut session).await;
+            let mut found = sql::inspect(session, context, &self.options, self.batch_timeout).await?;
+            match unsafe_table {
+                Ok(()) => {}
+                Err(why) if why.kind != UnavailableKind::Denied => return Err(why),
+                Err(why) if self.options.keeps_ledger() => found.push(Finding::broken(why.message, "")),
+                Err(why) => found.push(Finding::weaker(why.message, "")),
+            }
+            Ok(found)
         })
     }
 

@@ -4,7 +4,7 @@
 //! reconnect would send what it had queued on a new connection, behind our back and perhaps behind what a new sink has
 //! sent meanwhile; the relay makes a new sink instead.
 
-use async_nats::jetstream::stream::Config;
+use async_nats::jetstream::stream::{Config, StorageType};
 use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerError};
 use litepost_core::{Unavailable, UnavailableKind};
@@ -12,6 +12,7 @@ use secrecy::ExposeSecret as _;
 use tokio::sync::watch;
 
 use super::{Credentials, Settings};
+use crate::inspect::Finding;
 use crate::sinks::template::Template;
 
 /// An address where nobody listens: what the client may reconnect to.
@@ -25,6 +26,39 @@ pub(super) struct Connected {
 
 /// Connects, sees that the stream is there, and makes it when that is wanted.
 pub(super) async fn connect(settings: &Settings) -> Result<Connected, Unavailable> {
+    let connected = client(settings).await?;
+    see_to_stream(settings, &connected.context).await?;
+    Ok(connected)
+}
+
+/// Looks at the stream and makes nothing.
+pub(super) async fn look(settings: &Settings) -> Result<Vec<Finding>, Unavailable> {
+    let connected = client(settings).await?;
+    let name = &settings.stream;
+    let stream = match connected.context.get_stream(name).await {
+        Ok(stream) => stream,
+        Err(error) if !is_missing(&error) => return Err(unavailable(settings, UnavailableKind::Server, &error)),
+        Err(_) if settings.create_stream => return Ok(vec![Finding::creates(format!("the stream {name}"))]),
+        Err(_) => {
+            let hint = "create it, or set connection.create_stream = true";
+            return Ok(vec![Finding::broken(format!("there is no stream {name}"), hint)]);
+        }
+    };
+    let config = &stream.cached_info().config;
+    let mut found = Vec::new();
+    if config.no_ack {
+        let message = format!("the stream {name} acknowledges nothing (no_ack): no event would ever be confirmed");
+        found.push(Finding::broken(message, "edit the stream: no_ack off"));
+    }
+    if config.storage == StorageType::Memory {
+        let message =
+            format!("the stream {name} is kept in memory: a restart of its servers loses what they confirmed");
+        found.push(Finding::weaker(message, "use a stream with file storage"));
+    }
+    Ok(found)
+}
+
+async fn client(settings: &Settings) -> Result<Connected, Unavailable> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // A program that embeds the relay may not have installed one; without it the client would panic.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -57,7 +91,6 @@ pub(super) async fn connect(settings: &Settings) -> Result<Connected, Unavailabl
         .max_ack_inflight(super::WINDOW_MAX)
         .backpressure_on_inflight(true)
         .build(client);
-    see_to_stream(settings, &context).await?;
     Ok(Connected { context, trouble })
 }
 
@@ -106,11 +139,14 @@ fn complaint(event: &Event, shown: &str) -> Option<Unavailable> {
     Some(Unavailable::new(kind, message))
 }
 
+fn is_missing(error: &jetstream::context::GetStreamError) -> bool {
+    matches!(error.kind(), jetstream::context::GetStreamErrorKind::JetStream(e)
+        if e.error_code() == ErrorCode::STREAM_NOT_FOUND)
+}
+
 async fn see_to_stream(settings: &Settings, context: &jetstream::Context) -> Result<(), Unavailable> {
     let Err(error) = context.get_stream(&settings.stream).await else { return Ok(()) };
-    let missing = matches!(error.kind(), jetstream::context::GetStreamErrorKind::JetStream(e)
-        if e.error_code() == ErrorCode::STREAM_NOT_FOUND);
-    if !missing {
+    if !is_missing(&error) {
         return Err(unavailable(settings, UnavailableKind::Server, &error));
     }
     if !settings.create_stream {

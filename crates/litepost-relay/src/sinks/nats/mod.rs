@@ -22,6 +22,7 @@ use super::lines::Width;
 use super::message::{self, Body, HeaderRules, HeaderTemplates, Mapping};
 use super::settings;
 use super::template::{Otherwise, Rules, Template};
+use crate::inspect::Finding;
 use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const TYPE: SinkType = SinkType {
@@ -40,7 +41,7 @@ pub(super) const TYPE: SinkType = SinkType {
 const WINDOW_MAX: usize = 1_000;
 
 /// `[app.N.sink.S.connection]` of a nats destination.
-#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[derive(Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// `nats://user:password@host:4222`, or `tls://`; several, separated by commas, for a cluster.
@@ -304,6 +305,10 @@ impl SinkFactory for Factory {
             let sink = NatsSink::new(Arc::clone(&self.settings), connected, mapping, context.ordering);
             Ok(Box::new(sink) as Box<dyn Sink>)
         })
+    }
+
+    fn inspect<'a>(&'a self, _: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(connection::look(&self.settings))
     }
 }
 

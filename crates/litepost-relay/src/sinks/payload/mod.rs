@@ -17,6 +17,7 @@ use serde_json::value::RawValue;
 
 use self::claim::{ClaimCheck, Store};
 use self::encrypt::{Encryption, Sealer};
+use crate::inspect::Finding;
 use crate::sink::{Batch, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 /// The keys that the connection of every sink for events has.
@@ -91,6 +92,10 @@ impl SinkFactory for Factory {
             let (stages, origin) = (Arc::clone(&self.stages), Arc::clone(&context.origin));
             Ok(Box::new(Wrapped { inner, stages, origin }) as Box<dyn Sink>)
         })
+    }
+
+    fn inspect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        self.inner.inspect(context)
     }
 
     fn needs_watermark(&self) -> bool {

@@ -17,12 +17,14 @@ use futures_util::future::BoxFuture;
 use litepost_core::{Unavailable, UnavailableKind};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::settings;
 use super::sql::{self, Options};
+use crate::inspect::Finding;
 use crate::sink::{LedgerOf, LedgerRow, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const TYPE: SinkType = SinkType {
@@ -41,7 +43,8 @@ pub(super) const TYPE: SinkType = SinkType {
 struct Connection {
     /// `postgres://user:password@host:port/database?sslmode=require`, or `host=… user=…` as libpq reads it. With TLS
     /// the certificate is always checked.
-    url: String,
+    #[schemars(with = "String")]
+    url: SecretString,
     /// A PEM file with the certificates to trust instead of the machine's.
     #[serde(default)]
     tls_root_cert: Option<PathBuf>,
@@ -75,6 +78,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
     // The message of the parser names the option and never its value.
     let mut config: tokio_postgres::Config = connection
         .url
+        .expose_secret()
         .parse()
         .map_err(|e: tokio_postgres::Error| SinkConfigError::new("connection.url", sql::one_line(&e)))?;
     if config.get_hosts().is_empty() {
@@ -146,6 +150,10 @@ impl SinkFactory for Factory {
             }
             sql::look(self.session().await?, who, self.batch_timeout).await.map(Some)
         })
+    }
+
+    fn inspect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(async move { sql::inspect(self.session().await?, context, &self.options, self.batch_timeout).await })
     }
 
     fn needs_watermark(&self) -> bool {

@@ -36,7 +36,7 @@ pub(super) const TYPE: SinkType = SinkType {
 };
 
 /// `[app.N.sink.S.connection]` of a rabbitmq destination.
-#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[derive(Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// `amqp://user:password@host:port/vhost` or `amqps://…`; the virtual host `/` is written `%2f`.

@@ -23,6 +23,7 @@ use self::publish::RedisSink;
 use super::message::{Body, HeaderRules, HeaderTemplates, Mapping};
 use super::settings;
 use super::template::{Otherwise, Rules, Template};
+use crate::inspect::Finding;
 use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const TYPE: SinkType = SinkType {
@@ -38,7 +39,7 @@ pub(super) const TYPE: SinkType = SinkType {
 };
 
 /// `[app.N.sink.S.connection]` of a redis destination.
-#[derive(Debug, Deserialize, schemars::JsonSchema)]
+#[derive(Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// `redis://user:password@host:6379/0`, or `rediss://` for TLS.
@@ -207,6 +208,10 @@ impl SinkFactory for Factory {
             let sink = RedisSink::new(Arc::clone(&self.settings), session, mapping, context, &self.confirmed);
             Ok(Box::new(sink) as Box<dyn Sink>)
         })
+    }
+
+    fn inspect<'a>(&'a self, _: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(session::look(&self.settings))
     }
 
     /// The position remembered by the server is one per lane.

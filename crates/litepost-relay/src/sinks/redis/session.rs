@@ -13,6 +13,7 @@ use redis::{AsyncConnectionConfig, ErrorKind, RedisError, ServerErrorKind, cmd};
 
 use super::{Confirmed, Settings};
 use crate::clock;
+use crate::inspect::Finding;
 use crate::sink::SinkContext;
 
 /// Beginning of the keys that hold positions.
@@ -41,6 +42,41 @@ pub(super) struct Session {
     pub(super) bulk_bytes: usize,
 }
 
+async fn connect(settings: &Settings) -> Result<MultiplexedConnection, Unavailable> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(settings.connect_timeout))
+        .set_response_timeout(Some(settings.timeout));
+    let connecting = settings.client.get_multiplexed_async_connection_with_config(&config).await;
+    connecting.map_err(|e| unavailable(&settings.shown, &e))
+}
+
+/// Looks at the server's settings and writes nothing.
+pub(super) async fn look(settings: &Settings) -> Result<Vec<Finding>, Unavailable> {
+    let mut connection = connect(settings).await?;
+    cmd("PING").query_async::<String>(&mut connection).await.map_err(|e| unavailable(&settings.shown, &e))?;
+    let mut found = Vec::new();
+    let shown = &settings.shown;
+    if setting(&mut connection, "appendonly").await.as_deref() == Some("no") {
+        let message =
+            format!("{shown} runs with appendonly no: a restart loses what it has confirmed since its last snapshot");
+        found.push(Finding::weaker(message, "set appendonly yes, and appendfsync always for no loss at all"));
+    } else if let Some(when) = setting(&mut connection, "appendfsync").await.filter(|when| when != "always") {
+        let message = format!("{shown} runs with appendfsync {when}: a power cut may undo what it has confirmed last");
+        found.push(Finding::weaker(message, "set appendfsync always, or accept it"));
+    }
+    if let Some(policy) = setting(&mut connection, "maxmemory-policy").await.filter(|p| p.starts_with("allkeys")) {
+        let message = format!("{shown} runs with maxmemory-policy {policy}: whole streams may be evicted");
+        found.push(Finding::weaker(message, "set maxmemory-policy noeviction"));
+    }
+    Ok(found)
+}
+
+/// A setting of the server, when it tells.
+async fn setting(connection: &mut MultiplexedConnection, name: &str) -> Option<String> {
+    let answer = cmd("CONFIG").arg("GET").arg(name).query_async::<HashMap<String, String>>(connection).await;
+    answer.ok()?.into_values().next()
+}
+
 /// Connects and claims the lane.
 pub(super) async fn open(
     settings: &Settings,
@@ -48,10 +84,7 @@ pub(super) async fn open(
     confirmed: &Confirmed,
 ) -> Result<Session, Unavailable> {
     let failed = |e: RedisError| unavailable(&settings.shown, &e);
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(settings.connect_timeout))
-        .set_response_timeout(Some(settings.timeout));
-    let mut connection = settings.client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
+    let mut connection = connect(settings).await?;
     let script = cmd("SCRIPT").arg("LOAD").arg(DELIVER).query_async(&mut connection).await.map_err(failed)?;
     let state = format!("{STATE}{}:{}:{}:{}", context.destination, context.origin, context.epoch, context.lane.index);
     let answer: Vec<String> = cmd("EVAL")

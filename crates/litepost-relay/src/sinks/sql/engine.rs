@@ -100,7 +100,7 @@ pub(crate) async fn look<S: Session>(
     looked
 }
 
-fn late(deadline: Duration) -> Unavailable {
+pub(super) fn late(deadline: Duration) -> Unavailable {
     Unavailable::new(UnavailableKind::Timeout, format!("no answer within {} ms", deadline.as_millis()))
 }
 

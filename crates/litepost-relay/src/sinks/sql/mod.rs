@@ -5,12 +5,14 @@
 //! commits whole, together with the ledger, or not at all.
 
 mod engine;
+mod look;
 mod options;
 mod outbox_seq;
 mod plan;
 mod session;
 
 pub(crate) use engine::{look, open, unavailable};
+pub(crate) use look::{findings, inspect};
 pub(crate) use options::{Options, deadline};
 pub(crate) use outbox_seq::{Numbers, Speak};
 pub(crate) use plan::{Planned, Planner};

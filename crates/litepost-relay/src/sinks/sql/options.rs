@@ -94,6 +94,11 @@ impl Options {
         self.tables.values().any(|table| table.dedupe != Dedupe::None)
     }
 
+    /// The tables that the target names.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &str> {
+        self.tables.keys().map(String::as_str)
+    }
+
     /// Whether the ledger may be created.
     pub(crate) fn may_create_ledger(&self) -> bool {
         self.auto_schema

@@ -138,6 +138,12 @@ impl Numbers {
     }
 }
 
+/// The columns of `table`; an error when it does not exist.
+pub(super) async fn columns(target: &mut dyn Speak, table: &str) -> Result<Vec<String>, Fault> {
+    let names = Names::of(target.dialect(), table)?;
+    Ok(find_columns(target, names).await?.1)
+}
+
 async fn find_columns(target: &mut dyn Speak, names: Names) -> Result<(Names, Vec<String>), Fault> {
     let found = read_columns(target, &names).await?;
     if !found.is_empty() {

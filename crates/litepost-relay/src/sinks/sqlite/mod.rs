@@ -8,6 +8,7 @@ mod bind;
 mod errors;
 mod guard;
 mod ledger;
+mod look;
 mod numbers;
 mod target;
 
@@ -22,6 +23,7 @@ use serde::Deserialize;
 use self::target::Target;
 use super::settings;
 use super::sql::Options;
+use crate::inspect::Finding;
 use crate::sink::{
     Batch, LedgerOf, LedgerRow, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType,
 };
@@ -83,6 +85,13 @@ impl SinkFactory for Factory {
             let (interrupt, watermark) = (target.interrupt_handle(), target.watermark());
             Ok(Box::new(SqliteSink { target: Arc::new(Mutex::new(target)), interrupt: Arc::new(interrupt), watermark })
                 as Box<dyn Sink>)
+        })
+    }
+
+    fn inspect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(async move {
+            let (settings, context) = (self.settings.clone(), context.clone());
+            blocking(move || look::inspect(&settings, &context)).await
         })
     }
 

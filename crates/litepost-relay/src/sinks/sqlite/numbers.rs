@@ -16,7 +16,7 @@ use crate::dialect::Dialect;
 use crate::sinks::sql::{Fault, Numbers, Speak};
 
 /// A connection whose answers are there at once.
-struct Direct<'a>(&'a mut Connection);
+pub(super) struct Direct<'a>(pub(super) &'a mut Connection);
 
 impl Direct<'_> {
     fn run(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Vec<Value>>, Fault> {
