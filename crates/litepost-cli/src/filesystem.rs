@@ -75,10 +75,9 @@ impl Mounted {
     pub(crate) fn trust(&self) -> Trust {
         match self.kind.strip_prefix("fuse.") {
             Some(program) if BROKEN_FUSE.contains(&program) => Trust::Broken,
-            Some(_) => Trust::Fine,
             None if BROKEN.contains(&self.kind.as_str()) => Trust::Broken,
             None if matches!(self.kind.as_str(), "tmpfs" | "ramfs" | "overlay") => Trust::Forgets,
-            None => Trust::Fine,
+            _ => Trust::Fine,
         }
     }
 }

@@ -153,7 +153,7 @@ mod tests {
     fn opens_what_it_sealed_with_the_key_that_is_named() {
         let header = Sealed::new("new", "application/json", "id-1", "orders");
         let all = keys(&[("old", 1), ("new", 2)]);
-        for payload in [&b""[..], b"\0\xff", &[7; 100_000]] {
+        for payload in [&b""[..], b"\0\xff", &vec![7; 100_000]] {
             let token = seal(&all["new"], &header, payload).unwrap();
             assert_eq!(open(&all, &token).unwrap(), (header.clone(), payload.to_vec()));
             assert_ne!(token, seal(&all["new"], &header, payload).unwrap(), "a nonce of its own each time");

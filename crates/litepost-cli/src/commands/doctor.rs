@@ -60,6 +60,7 @@ enum Level {
 
 /// What was looked at, and how it is.
 #[derive(Clone, Debug, Serialize)]
+#[allow(clippy::struct_field_names, reason = "the names are those of the JSON")]
 struct Check {
     about: String,
     check: &'static str,

@@ -303,8 +303,8 @@ proptest! {
                 }
             }
             let _ = named(&sql, &["name", "x"], dialect);
-            let _ = inject::inject(&sql, count, "t", dialect);
-            let _ = rules::own_table(&sql, dialect);
+            let _ = inject(&sql, count, "t", dialect);
+            let _ = own_table(&sql, dialect);
         }
     }
 }

@@ -54,6 +54,7 @@ pub(super) fn is_public(address: IpAddr) -> bool {
     }
 }
 
+#[allow(clippy::unnested_or_patterns, reason = "one network a line")]
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
     !matches!(
@@ -74,6 +75,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
     )
 }
 
+#[allow(clippy::many_single_char_names, reason = "the bytes of an address")]
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let s = address.segments();
     let embedded = |high: u16, low: u16| {

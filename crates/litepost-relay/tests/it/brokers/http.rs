@@ -102,7 +102,7 @@ fn judge(desk: &Desk, what: &str, taken: &[Taken], secrets: &[&str]) {
         serde_json::json!({ "headers": headers, "body": BASE64.encode(&taken.body) })
     });
     let path = desk.path("requests.json");
-    fs::write(&path, serde_json::Value::from_iter(requests).to_string()).unwrap();
+    fs::write(&path, requests.collect::<serde_json::Value>().to_string()).unwrap();
     let mut arguments = vec![what, path.to_str().unwrap()];
     arguments.extend(secrets);
     assert_eq!(consume_with(JUDGE, &arguments), []);
@@ -240,6 +240,7 @@ fn names_that_lead_inside_are_refused_when_they_are_resolved() {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
 fn a_host_gets_no_more_at_once_and_no_faster_than_it_should() {
     let server = HttpServer::start();
     let slow = Reply { after: Duration::from_millis(20), ..Reply::status(204) };
