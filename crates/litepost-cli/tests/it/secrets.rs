@@ -26,6 +26,13 @@ fn destinations(servers: &Servers) -> Vec<(&'static str, String)> {
                 "{ url = 'http://user:${PASS}@127.0.0.1:1/?key=${PASS}', headers = { Authorization = 'Bearer ${PASS}' }, allow_private_addresses = true }",
             ),
         ),
+        (
+            "webhook",
+            sink(&format!(
+                "{{ url = 'http://127.0.0.1:1/?key=${{PASS}}', signing_secrets = ['whsec_${{PASS}}{}'], allow_private_addresses = true }}",
+                "A".repeat(26)
+            )),
+        ),
         ("exec", sink("{ command = ['./fails'], env = { TOKEN = '${PASS}' }, options = { token = '${PASS}' } }")),
         ("sqlite", db("{ path = 'missing/${PASS}.db' }")),
         ("postgres", db(&format!("{{ url = 'postgres://user:${{PASS}}@127.0.0.1:{postgres}/postgres' }}"))),
