@@ -26,7 +26,7 @@ connection = { path = "archive.jsonl" }
 [app.shop.sink.webhook]
 type = "http"
 topics = ["orders"]
-connection = { url = "http://127.0.0.1:9/hook" }
+connection = { url = "http://127.0.0.1:9/hook", allow_private_addresses = true }
 `;
 
 /** Starts it; the answer has `base`, `litepost(args)`, `sql(file, text)` and `stop()`. */

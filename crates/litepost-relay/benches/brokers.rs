@@ -206,7 +206,7 @@ mod webhooks {
     use std::time::Duration;
 
     use futures_util::{StreamExt as _, stream};
-    use litepost_testkit::servers::HttpServer;
+    use litepost_testkit::http::HttpServer;
     use reqwest::Client;
     use reqwest::redirect::Policy;
 

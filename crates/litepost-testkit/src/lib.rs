@@ -7,6 +7,7 @@ pub mod conformance;
 #[cfg(unix)]
 pub mod disk;
 pub mod hrana;
+pub mod http;
 pub mod measure;
 pub mod proxy;
 pub mod servers;

@@ -6,7 +6,7 @@ use litepost::NewEvent;
 use litepost_relay::config::{Config, Purpose};
 use litepost_relay::relay::Drained;
 use litepost_testkit::conformance::{Desk, consume_with};
-use litepost_testkit::servers::{HttpServer, Taken};
+use litepost_testkit::http::{HttpServer, Taken};
 use sha2::{Digest as _, Sha256};
 
 const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";

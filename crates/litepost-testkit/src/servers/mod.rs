@@ -5,7 +5,6 @@
 //! when the pipe closes (drop, exit, panic, kill -9) it stops the server and removes the folder.
 //! A missing server program is a panic, never a skipped test.
 
-mod http;
 mod kafka;
 mod mariadb;
 mod mosquitto;
@@ -15,7 +14,6 @@ mod rabbitmq;
 mod redis;
 mod turso;
 
-pub use http::{HttpServer, Reply, Taken};
 pub use kafka::Kafka;
 pub use mariadb::MariaDb;
 pub use mosquitto::Mosquitto;

@@ -11,7 +11,7 @@ use litepost_relay::relay::Drained;
 use litepost_testkit::conformance::{
     Desk, Duplicates, Harness, Received, Target, Traits, WRONG_PASSWORD, consume_with,
 };
-use litepost_testkit::servers::{HttpServer, Reply, Taken};
+use litepost_testkit::http::{HttpServer, Reply, Taken};
 
 const JUDGE: &str = include_str!("http.py");
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
