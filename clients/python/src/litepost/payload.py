@@ -1,7 +1,7 @@
-"""Payloads that a relay has encrypted (``encryption`` of a destination): JWE in its compact form, ``dir`` and ``A256GCM``.
+"""Payloads that a relay has encrypted (``encryption`` of a destination): compact JWE, ``dir`` and ``A256GCM``.
 
-Called by consumers. It needs the package ``cryptography``; any JOSE library opens the same payloads. Invariant: what was
-changed, or moved from another event, is never returned.
+Called by consumers. It needs the package ``cryptography``; any JOSE library opens the same payloads. Invariant: what
+was changed, or moved from another event, is never returned.
 """
 
 from __future__ import annotations
