@@ -81,7 +81,14 @@ impl LogReader {
         let mut statement = self.connection.prepare_cached(READ_AFTER).doing(DOING)?;
         let mut rows = statement.query([after.0, limit]).doing(DOING)?;
         let mut batch = self.decoder.batch();
+        let mut last = after.0;
         while let Some(row) = rows.next().doing(DOING)? {
+            let seq: i64 = row.get(0).doing(DOING)?;
+            // A damaged page can answer with rows that were not asked for. Following them would read in circles.
+            if seq <= last {
+                return Err(StoreError::Corrupt { doing: DOING, code: rusqlite::ffi::SQLITE_CORRUPT });
+            }
+            last = seq;
             batch.push(row).doing(DOING)?;
             if batch.weight() >= max_bytes {
                 break;

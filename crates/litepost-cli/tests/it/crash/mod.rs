@@ -90,7 +90,14 @@ impl Run {
         let log = File::options().create(true).append(true).open(self.place.path("relay.log")).unwrap();
         let mut relay = self.place.command(&["run", "--config", "litepost.toml"]);
         let mut relay = relay.stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(30 + self.chance.below(300)));
+        // Once the cursor has passed a place drawn from what is there, or after a while: most kills meet work.
+        let goal = i64::try_from(self.chance.below(self.behind().max(1).unsigned_abs())).unwrap();
+        for _ in 0..30 + self.chance.below(300) {
+            if self.behind() <= goal {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if let Some(crash) = restart {
             self.target.restart(crash);
             std::thread::sleep(Duration::from_millis(self.chance.below(200)));
