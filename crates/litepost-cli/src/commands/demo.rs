@@ -22,7 +22,7 @@ const EXAMPLES: &str = "\
 Examples:
   litepost demo                         2,000 orders
   litepost demo --kills 10              the same with the relay killed by SIGKILL ten times
-  litepost demo --orders 50000 --folder /tmp/shop   keep everything to look at";
+  litepost demo --orders 50000 --folder shop-demo   keep everything to look at";
 
 /// Run the whole journey on this machine and prove it.
 #[derive(Debug, Args)]
