@@ -1,11 +1,14 @@
 //! Who reads a database without a pause, and so keeps its WAL from being reset.
 //!
-//! SQLite's readers hold a lock on one of the bytes 123 to 127 of the -shm file (<https://sqlite.org/walformat.html>, 2.3.1);
-//! Linux lists locks with their processes in `/proc/locks`. Invariant: only a process seen at every look counts.
+//! SQLite's readers hold a lock on one of the bytes 123 to 127 of the -shm file (<https://sqlite.org/walformat.html>, 2.3.1).
+//! Linux tells a process's locks on a file it has open in `/proc/PID/fdinfo/FD`, whole at every look, to whoever may look
+//! into the process; of the others it tells in `/proc/locks`, where a busy machine's list can lack a line at some look and
+//! where inodes are those below an overlay. Invariant: only a process seen at every look counts.
 
 use std::collections::BTreeSet;
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Looks while watching.
@@ -23,37 +26,65 @@ pub(super) struct Reader {
 
 /// The readers that were there at every look within `watch`.
 pub(super) fn long(files: &[PathBuf], watch: Duration) -> Vec<(PathBuf, Reader)> {
-    let inodes: Vec<(u64, &PathBuf)> = files
+    let shms: Vec<(usize, Metadata)> = files
         .iter()
-        .filter_map(|path| {
+        .enumerate()
+        .filter_map(|(at, path)| {
             let mut shm = path.as_os_str().to_owned();
             shm.push("-shm");
-            Some((std::fs::metadata(shm).ok()?.ino(), path))
+            Some((at, std::fs::metadata(shm).ok()?))
         })
         .collect();
-    let mut always: Option<BTreeSet<(u64, u32)>> = None;
-    for _ in 0..LOOKS {
-        let Ok(text) = std::fs::read_to_string("/proc/locks") else { return Vec::new() };
-        let now: BTreeSet<(u64, u32)> = text
-            .lines()
-            .filter_map(reader)
-            .filter(|(inode, _)| inodes.iter().any(|(known, _)| known == inode))
-            .collect();
-        always = Some(always.map_or_else(|| now.clone(), |before| before.intersection(&now).copied().collect()));
-        if always.as_ref().is_some_and(BTreeSet::is_empty) {
+    let (mut always, closed) = first_look(&shms);
+    for _ in 1..LOOKS {
+        if always.is_empty() {
             return Vec::new();
         }
         std::thread::sleep(watch / LOOKS);
+        let listed = listed(&shms);
+        always.retain(|&(at, pid)| {
+            if closed.contains(&pid) { listed.contains(&(at, pid)) } else { reads(pid, &shms).contains(&at) }
+        });
     }
     let name = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
-    let of = |inode: u64| inodes.iter().filter(move |(known, _)| *known == inode);
-    always
-        .into_iter()
-        .flatten()
-        .filter(|(_, pid)| *pid != std::process::id())
-        .flat_map(|(inode, pid)| of(inode).map(move |(_, path)| ((*path).clone(), pid)).collect::<Vec<_>>())
-        .map(|(path, pid)| (path, Reader { pid, name: name(pid) }))
-        .collect()
+    always.into_iter().map(|(at, pid)| (files[at].clone(), Reader { pid, name: name(pid) })).collect()
+}
+
+/// Who reads which file now, and the processes that may not be looked into.
+fn first_look(shms: &[(usize, Metadata)]) -> (BTreeSet<(usize, u32)>, BTreeSet<u32>) {
+    let (mut found, mut closed) = (BTreeSet::new(), BTreeSet::new());
+    let Ok(processes) = std::fs::read_dir("/proc") else { return (found, closed) };
+    for pid in processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()) {
+        if pid == std::process::id() {
+            continue;
+        }
+        if std::fs::read_dir(format!("/proc/{pid}/fd")).is_err() {
+            closed.insert(pid);
+        }
+        found.extend(reads(pid, shms).into_iter().map(|at| (at, pid)));
+    }
+    found.extend(listed(shms).into_iter().filter(|(_, pid)| closed.contains(pid)));
+    (found, closed)
+}
+
+/// The files of which a process holds a reader's lock, as far as it may be looked into.
+fn reads(pid: u32, shms: &[(usize, Metadata)]) -> BTreeSet<usize> {
+    let process = Path::new("/proc").join(pid.to_string());
+    let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let of = |fd: std::fs::DirEntry| {
+        let opened = std::fs::metadata(fd.path()).ok()?;
+        let (at, _) = shms.iter().find(|(_, shm)| (shm.dev(), shm.ino()) == (opened.dev(), opened.ino()))?;
+        let told = std::fs::read_to_string(process.join("fdinfo").join(fd.file_name())).ok()?;
+        told.lines().filter_map(|line| line.strip_prefix("lock:")).find_map(reader).map(|_| *at)
+    };
+    open.filter_map(of).collect()
+}
+
+/// Who reads which file by the system's list of locks.
+fn listed(shms: &[(usize, Metadata)]) -> BTreeSet<(usize, u32)> {
+    let text = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let file = |inode| shms.iter().find(|(_, shm)| shm.ino() == inode).map(|(at, _)| *at);
+    text.lines().filter_map(reader).filter_map(|(inode, pid)| Some((file(inode)?, pid))).collect()
 }
 
 /// Inode and process of a reader's lock: `1: POSIX  ADVISORY  READ 5546 fe:00:10896646 124 124`.
