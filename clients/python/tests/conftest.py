@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import litepost
+import servers
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -43,6 +44,20 @@ def tx(conn: sqlite3.Connection) -> sqlite3.Connection:
     """A connection with a transaction open."""
     conn.execute("INSERT INTO orders (total) VALUES (1)")
     return conn
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL for the whole run."""
+    with servers.postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[int]:
+    """The port of a MariaDB for the whole run."""
+    with servers.mariadb() as port:
+        yield port
 
 
 def log(path: Path, columns: str = "seq, topic, payload") -> list[tuple]:

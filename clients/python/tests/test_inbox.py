@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import socket
 import sqlite3
-import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,53 +22,13 @@ from litepost.inbox import Inbox, InboxCleaner, KeyRefused, RetentionTooShort, i
 INBOX = Inbox("inbox")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A PostgreSQL server of this module's own; its URL."""
-    folders = [os.environ.get("LITEPOST_TEST_PG_BIN", ""), *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin")))]
-    bin_ = next((Path(f) for f in reversed(folders) if f and Path(f, "initdb").exists()), None)
-    assert bin_ is not None, "PostgreSQL's programs are missing; `cargo xtask setup` installs them"
-    home = Path("/tmp") / f"litepost-pg-{os.getpid()}-{time.monotonic_ns()}"
-    home.mkdir()
-    su: list[str] = []
-    if os.getuid() == 0:
-        shutil.chown(home, "postgres", "postgres")
-        su = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    data = home / "data"
-    subprocess.run(
-        [*su, bin_ / "initdb", "-A", "trust", "-U", "test", "-N", "-E", "UTF8", "-D", data],
-        check=True,
-        capture_output=True,
-    )
-    process = subprocess.Popen(
-        [*su, bin_ / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", str(home), "-c", "fsync=off"],
-        stderr=subprocess.DEVNULL,
-    )
-    url = f"postgresql://test@127.0.0.1:{port}/postgres"
-    try:
-        for _ in range(200):
-            try:
-                psycopg.connect(url).close()
-                break
-            except psycopg.OperationalError:
-                time.sleep(0.1)
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
-        shutil.rmtree(home, ignore_errors=True)
-
-
 @pytest.fixture
-def url(server: str) -> str:
-    with psycopg.connect(server, autocommit=True) as db:
+def url(postgres: str) -> str:
+    with psycopg.connect(postgres, autocommit=True) as db:
         db.execute("DROP TABLE IF EXISTS inbox, work")
         db.execute(INBOX.schema("postgres"))
         db.execute("CREATE TABLE work (id text)")
-    return server
+    return postgres
 
 
 def markers(url: str) -> int:
@@ -273,21 +228,3 @@ def test_sqlite(tmp_path: Path, mode: str) -> None:
     cleaner = InboxCleaner(INBOX, timedelta(hours=1), redelivery=timedelta(0))
     assert cleaner.run(db).deleted_count == 1
     assert cleaner.run(db).deleted_count == 0
-
-
-def test_a_rust_consumer_and_a_python_one_share_the_table(url: str, program: str) -> None:
-    rust = [program, "inbox", "claim", "--url", url, "--scope", "s", "--id"]
-    if subprocess.run([program, "inbox", "claim", "--help"], capture_output=True).returncode != 0:
-        pytest.skip("this litepost has no inbox command")
-
-    def claim(id_: str) -> int:
-        done = subprocess.run([*rust, id_], capture_output=True, text=True)
-        assert done.returncode in (0, 1), done.stderr
-        return done.returncode
-
-    with psycopg.connect(url) as db:
-        assert INBOX.claim(db, "s", "python") is True
-        db.commit()
-        assert claim("python") == 1
-        assert claim("rust") == 0
-        assert INBOX.claim(db, "s", "rust") is False

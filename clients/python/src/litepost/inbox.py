@@ -5,21 +5,26 @@ crate ``litepost-inbox`` (and of sqlalchemy-inbox's three columns), so consumers
 Invariants: nothing here begins, commits or rolls back the caller's transaction; a claim is True only when this very
 transaction has inserted the marker; a key that a database would cut or refuse is refused before any statement.
 
-Drivers: sqlite3, psycopg (sync and async), asyncpg, SQLAlchemy (Connection, Session, AsyncConnection, AsyncSession).
-None of them is imported here.
+Drivers: sqlite3, psycopg (sync and async), asyncpg, PyMySQL, aiomysql, SQLAlchemy (Connection, Session,
+AsyncConnection, AsyncSession). None of them is imported here.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-from .errors import LitepostError, NoTransaction
+from . import _inbox_drivers as drivers
+from . import _inbox_sql as sql
+from ._inbox_drivers import Dialect, InboxError, Statement, Steps
 
 __all__ = [
+    "Answer",
     "Inbox",
     "InboxCleaner",
     "CleanupResult",
@@ -27,24 +32,22 @@ __all__ = [
     "Dialect",
     "InboxError",
     "KeyRefused",
+    "NotClaimed",
+    "PayloadMismatch",
     "RetentionTooShort",
+    "digest_of",
     "is_retryable",
 ]
 
-Dialect: TypeAlias = Literal["postgres", "sqlite"]
-"""The databases that hold an inbox table from Python."""
-
 _KEY_CHARS_MAX = 255
 _PART_BYTES_MAX = 50
+_DIGEST_BYTES = 32
 # How often a marker may vanish between the insert that met it and the look at it.
 _LOOKS_MAX = 16
 _BATCH_MAX = 10_000
-_SQLITE_NOW = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 _RETRYABLE = {"40001", "40P01", "55P03"}
-
-
-class InboxError(LitepostError):
-    """Something is wrong with a claim or a cleanup."""
+# MySQL and MariaDB: lock wait timeout, deadlock, record changed since the snapshot, NOWAIT.
+_RETRYABLE_MYSQL = {1205, 1213, 1020, 3572}
 
 
 class KeyRefused(InboxError, ValueError):
@@ -63,21 +66,26 @@ class Contended(InboxError):
     """A cleaner deleted the marker again and again under the claim; run the transaction again."""
 
 
-class _Statement(NamedTuple):
-    """One statement: ``?`` for each value; whether rows are wanted, or the number of rows changed."""
-
-    sql: str
-    values: tuple[Any, ...]
-    rows: bool
+class PayloadMismatch(InboxError):
+    """One id arrived with two different payloads. Somebody reuses ids: an alarm, not a duplicate."""
 
 
-_Steps: TypeAlias = "Generator[_Statement, Any, Any]"
+class NotClaimed(InboxError):
+    """A result cannot be recorded for a message that was not claimed."""
 
 
-class _Driver(NamedTuple):
-    dialect: Dialect
-    run: Callable[[_Statement], Any]
-    """Returns the rows or the number of rows; a coroutine for an asynchronous driver."""
+class Answer(NamedTuple):
+    """Whose a message is, with the answer that the first handler recorded."""
+
+    first: bool
+    """True: handle the message, and record its result."""
+    result: bytes | None
+    """What was recorded, for a duplicate."""
+
+
+def digest_of(payload: bytes) -> bytes:
+    """SHA-256, as ``digest=`` takes it. The Rust crate's ``Digest::of`` is the same."""
+    return hashlib.sha256(payload).digest()
 
 
 def is_retryable(error: BaseException | None) -> bool:
@@ -89,6 +97,9 @@ def is_retryable(error: BaseException | None) -> bool:
         if isinstance(error, sqlite3.OperationalError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in (5, 6):
             return True
         if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+            return True
+        number = next(iter((getattr(error, "orig", None) or error).args), None)
+        if type(error).__module__.partition(".")[0] in ("pymysql", "sqlalchemy") and number in _RETRYABLE_MYSQL:
             return True
         error = error.__cause__
     return False
@@ -110,73 +121,128 @@ def _key(what: str, value: object) -> str:
     return value
 
 
-def _quoted(part: str) -> str:
-    return '"' + part.replace('"', '""') + '"'
+def _digest(digest: bytes | None) -> bytes | None:
+    if digest is not None and len(digest) != _DIGEST_BYTES:
+        raise ValueError(f"a digest has {_DIGEST_BYTES} bytes, not {len(digest)}: see digest_of")
+    return digest
+
+
+def _bytes(dialect: Dialect, value: bytes) -> bytes | str:
+    return value.hex() if dialect == "mysql" else value
 
 
 class Inbox:
-    """An inbox table. ``protect_duplicates`` keeps a marker that a duplicate has seen until that transaction ends."""
+    """An inbox table.
 
-    def __init__(self, table: str = "inbox", *, protect_duplicates: bool = False) -> None:
+    ``protect_duplicates`` keeps a marker that a duplicate has seen until that transaction ends. With ``results`` the
+    table has a column for what duplicates are answered with, with ``digests`` one for payloads' digests.
+    """
+
+    def __init__(
+        self, table: str = "inbox", *, protect_duplicates: bool = False, results: bool = False, digests: bool = False
+    ) -> None:
         schema, _, name = table.rpartition(".")
         for part in [name, *([schema] if "." in table else [])]:
             if not part or len(part.encode()) > _PART_BYTES_MAX or re.search(r"[\x00-\x1f\x7f.?]", part):
                 raise ValueError(f"{table!r} is no name for an inbox table: parts of 1 to {_PART_BYTES_MAX} bytes")
         self.table = table
-        self.protect_duplicates = protect_duplicates
-        self._schema, self._name = schema, name
-        self.quoted = ".".join(_quoted(part) for part in ([schema, name] if schema else [name]))
+        self.protect_duplicates, self.results, self.digests = protect_duplicates, results, digests
+        self._table = sql.Table(schema, name, results, digests)
+        self._texts: dict[Dialect, sql.Texts] = {}
 
     def schema(self, dialect: Dialect) -> str:
         """The DDL, for your own migrations. It is safe to run again."""
-        index = _quoted(f"{self._name}_processed_at")
-        if dialect == "postgres":
-            return (
-                f"CREATE TABLE IF NOT EXISTS {self.quoted} (\n"
-                "    scope varchar(255) NOT NULL,\n    message_id varchar(255) NOT NULL,\n"
-                "    processed_at timestamptz NOT NULL DEFAULT now(),\n    PRIMARY KEY (scope, message_id)\n);\n"
-                f"CREATE INDEX IF NOT EXISTS {index} ON {self.quoted} (processed_at);\n"
-            )
-        if self._schema:
-            index = f"{_quoted(self._schema)}.{index}"
-        return (
-            f"CREATE TABLE IF NOT EXISTS {self.quoted} (\n"
-            "    scope TEXT NOT NULL CHECK (length(scope) BETWEEN 1 AND 255),\n"
-            "    message_id TEXT NOT NULL CHECK (length(message_id) BETWEEN 1 AND 255),\n"
-            f"    processed_at INTEGER NOT NULL DEFAULT ({_SQLITE_NOW}),\n    PRIMARY KEY (scope, message_id)\n"
-            f") WITHOUT ROWID;\nCREATE INDEX IF NOT EXISTS {index} ON {_quoted(self._name)} (processed_at);\n"
-        )
+        return sql.schema(self._table, dialect)
 
-    def claim(self, conn: Any, scope: str, message_id: str) -> bool:
+    def claim(self, conn: Any, scope: str, message_id: str, *, digest: bytes | None = None) -> bool:
         """True when the message is this transaction's to handle; False when it was handled before.
 
         Waits for another transaction that holds the marker. Raises NoTransaction outside a transaction, KeyRefused for
-        a key that no table holds, and the driver's own error for a conflict (see ``is_retryable``).
+        a key that no table holds, PayloadMismatch when the id came with another digest before, and the driver's own
+        error for a conflict (see ``is_retryable``).
         """
-        driver = _sync(conn)
-        return bool(_run(driver, self._claim(driver.dialect, _key("scope", scope), _key("message id", message_id))))
+        return self._answer(conn, scope, message_id, digest, wants=False).first
 
-    async def aclaim(self, conn: Any, scope: str, message_id: str) -> bool:
+    async def aclaim(self, conn: Any, scope: str, message_id: str, *, digest: bytes | None = None) -> bool:
         """As ``claim``, for asynchronous connections and sessions."""
-        driver = await _async(conn)
-        steps = self._claim(driver.dialect, _key("scope", scope), _key("message id", message_id))
-        return bool(await _arun(driver, steps))
+        return (await self._aanswer(conn, scope, message_id, digest, wants=False)).first
 
-    def _claim(self, dialect: Dialect, scope: str, message_id: str) -> _Steps:
-        key = (scope, message_id)
-        insert = (
-            f"INSERT INTO {self.quoted} (scope, message_id) VALUES (?, ?) ON CONFLICT (scope, message_id) DO NOTHING"  # noqa: S608
-        )
-        seen = f"SELECT 1 FROM {self.quoted} WHERE scope = ? AND message_id = ?"  # noqa: S608
-        if dialect == "postgres":
-            seen += " FOR KEY SHARE"
+    def claim_or_answer(self, conn: Any, scope: str, message_id: str, *, digest: bytes | None = None) -> Answer:
+        """As ``claim``; a duplicate gets the result that the first handler recorded. Needs ``results``."""
+        return self._answer(conn, scope, message_id, digest, wants=True)
+
+    async def aclaim_or_answer(self, conn: Any, scope: str, message_id: str, *, digest: bytes | None = None) -> Answer:
+        """As ``claim_or_answer``, for asynchronous connections and sessions."""
+        return await self._aanswer(conn, scope, message_id, digest, wants=True)
+
+    def record(self, conn: Any, scope: str, message_id: str, result: bytes) -> None:
+        """Records what duplicates of this message are answered with, in the transaction that claimed it."""
+        driver = drivers.sync(conn)
+        drivers.run(driver, self._record(driver.dialect, scope, message_id, result))
+
+    async def arecord(self, conn: Any, scope: str, message_id: str, result: bytes) -> None:
+        """As ``record``, for asynchronous connections and sessions."""
+        driver = await drivers.asynchronous(conn)
+        await drivers.arun(driver, self._record(driver.dialect, scope, message_id, result))
+
+    def _answer(self, conn: Any, scope: str, message_id: str, digest: bytes | None, *, wants: bool) -> Answer:
+        driver = drivers.sync(conn)
+        return drivers.run(driver, self._claim(driver.dialect, scope, message_id, digest, wants))
+
+    async def _aanswer(self, conn: Any, scope: str, message_id: str, digest: bytes | None, *, wants: bool) -> Answer:
+        driver = await drivers.asynchronous(conn)
+        return await drivers.arun(driver, self._claim(driver.dialect, scope, message_id, digest, wants))
+
+    def _claim(self, dialect: Dialect, scope: str, message_id: str, digest: bytes | None, wants: bool) -> Steps:
+        key, texts, digest = self._key(dialect, scope, message_id), self.texts(dialect), _digest(digest)
+        if digest is not None and not self.digests:
+            raise InboxError("this inbox was not built with digests")
+        if wants:
+            self._has_results()
+        insert = Statement(texts.insert, key, rows=False, marker=True)
+        if digest is not None:
+            insert = Statement(texts.insert_digest, (*key, _bytes(dialect, digest)), rows=False, marker=True)
+        seen = Statement(texts.seen_protected if self.protect_duplicates else texts.seen, key, rows=True)
         for _ in range(_LOOKS_MAX):
-            if (yield _Statement(insert, key, rows=False)) == 1:
-                return True
+            changed = yield insert
+            if changed == 1:
+                return Answer(True, None)
+            if changed == 0 and not (self.protect_duplicates or wants or digest is not None):
+                return Answer(False, None)
+            rows = yield seen
+            if changed != 0 and not rows:
+                # MySQL's words do not say which key was met twice, and it was not the marker's.
+                raise changed
             # A cleaner may delete the marker between the two statements: then it is ours to insert.
-            if not self.protect_duplicates or (yield _Statement(seen, key, rows=True)):
-                return False
+            for result, stored in rows:
+                # A marker without a digest was made before digests were asked for.
+                if digest is not None and stored is not None and bytes(stored) != digest:
+                    raise PayloadMismatch(f"message {message_id!r} of scope {scope!r} came before with another payload")
+                return Answer(False, None if result is None else bytes(result))
         raise Contended(f"the marker of message {message_id!r} vanished {_LOOKS_MAX} times; run the transaction again")
+
+    def _record(self, dialect: Dialect, scope: str, message_id: str, result: bytes) -> Steps:
+        key, texts = self._key(dialect, scope, message_id), self.texts(dialect)
+        self._has_results()
+        changed = yield Statement(texts.record, (_bytes(dialect, result), *key), rows=False)
+        # MySQL counts no row when the same result is recorded again; the marker's existence is what counts.
+        if changed != 1 and not (dialect == "mysql" and (yield Statement(texts.seen, key, rows=True))):
+            raise NotClaimed(f"message {message_id!r} of scope {scope!r} has no marker to record a result on")
+
+    def _has_results(self) -> None:
+        if not self.results:
+            raise InboxError("this inbox was not built with results")
+
+    def texts(self, dialect: Dialect) -> sql.Texts:
+        """The statements in one dialect."""
+        if dialect not in self._texts:
+            self._texts[dialect] = sql.texts(self._table, dialect)
+        return self._texts[dialect]
+
+    @staticmethod
+    def _key(dialect: Dialect, scope: str, message_id: str) -> tuple[Any, ...]:
+        key = (_key("scope", scope), _key("message id", message_id))
+        return tuple(part.encode().hex() for part in key) if dialect == "mysql" else key
 
 
 class CleanupResult(NamedTuple):
@@ -219,231 +285,45 @@ class InboxCleaner:
     def run(self, conn: Any) -> CleanupResult:
         """Deletes batch by batch until one deletes nothing, each in a transaction of its own.
 
-        ``conn`` is a connection of the cleaner's own with no transaction open: sqlite3 or psycopg.
+        ``conn`` is a connection of the cleaner's own with no transaction open: sqlite3, psycopg or PyMySQL.
         """
-        driver, begin, commit, rollback = _owned(conn)
-        steps = self._clean(driver.dialect)
-        answer: Any = None
-        deleted = 0
-        try:
-            while True:
-                statement = steps.send(answer)
-                begin()
-                try:
-                    answer = driver.run(statement)
-                    commit()
-                except BaseException:
-                    rollback()
-                    raise
-                if not statement.rows and self.on_batch is not None and answer:
-                    self.on_batch(answer)
-        except StopIteration as stop:
-            cutoff, deleted = stop.value
-        return CleanupResult(_moment(driver.dialect, cutoff), deleted)
-
-    def _clean(self, dialect: Dialect) -> _Steps:
-        table = self.inbox.quoted
-        seconds = self.retention.total_seconds()
+        owned = drivers.owned(conn)
+        dialect = owned.driver.dialect
         # One look at the database's clock decides for the whole run.
-        if dialect == "postgres":
-            now = "SELECT now() - make_interval(secs => ?)"
-            doomed = (
-                f"DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {table} WHERE processed_at < ? "  # noqa: S608
-                "ORDER BY processed_at LIMIT ? FOR UPDATE SKIP LOCKED))"
-            )
-        else:
-            now = f"SELECT {_SQLITE_NOW} - CAST(round(? * 1000.0) AS INTEGER)"
-            doomed = (
-                f"DELETE FROM {table} WHERE (scope, message_id) IN (SELECT scope, message_id FROM {table} "  # noqa: S608
-                "WHERE processed_at < ? ORDER BY processed_at LIMIT ?)"
-            )
-        cutoff = (yield _Statement(now, (seconds,), rows=True))[0][0]
+        cutoff = self._transaction(owned, self._cutoff(dialect))
         deleted = 0
-        while batch := (yield _Statement(doomed, (cutoff, self.batch_size), rows=False)):
+        while batch := self._transaction(owned, self._batch(dialect, cutoff)):
             deleted += batch
-        return cutoff, deleted
+            if self.on_batch is not None:
+                self.on_batch(batch)
+        return CleanupResult(_moment(dialect, cutoff), deleted)
+
+    @staticmethod
+    def _transaction(owned: drivers.Owned, steps: Steps) -> Any:
+        owned.begin()
+        try:
+            answer = drivers.run(owned.driver, steps)
+            owned.commit()
+        except BaseException:
+            owned.rollback()
+            raise
+        return answer
+
+    def _cutoff(self, dialect: Dialect) -> Steps:
+        seconds = self.retention.total_seconds()
+        return (yield Statement(self.inbox.texts(dialect).cutoff, (seconds,), rows=True))[0][0]
+
+    def _batch(self, dialect: Dialect, cutoff: Any) -> Steps:
+        texts, page = self.inbox.texts(dialect), (cutoff, self.batch_size)
+        if dialect != "mysql":
+            return (yield Statement(texts.doomed, page, rows=False))
+        keys: list[tuple[str, str]] = [tuple(key) for key in (yield Statement(texts.doomed, page, rows=True))]
+        if not keys:
+            return 0
+        return (yield Statement(texts.delete, (json.dumps(keys),), rows=False))
 
 
 def _moment(dialect: Dialect, cutoff: Any) -> datetime:
     if dialect == "postgres":
         return cutoff
-    return datetime.fromtimestamp(cutoff / 1000, tz=timezone.utc)
-
-
-def _run(driver: _Driver, steps: _Steps) -> Any:
-    answer: Any = None
-    try:
-        while True:
-            answer = driver.run(steps.send(answer))
-    except StopIteration as stop:
-        return stop.value
-
-
-async def _arun(driver: _Driver, steps: _Steps) -> Any:
-    answer: Any = None
-    try:
-        while True:
-            answer = await driver.run(steps.send(answer))
-    except StopIteration as stop:
-        return stop.value
-
-
-def _family(conn: object) -> str:
-    """Which library an object is of, by the classes it is made from: a subclass of the user's counts."""
-    roots = {kind.__module__.partition(".")[0] for kind in type(conn).__mro__}
-    for known in ("sqlalchemy", "psycopg", "asyncpg"):
-        if known in roots:
-            return known
-    return ""
-
-
-def _numbered(sql: str) -> str:
-    """``?`` as ``$1``, ``$2``; no statement of this module has a ``?`` of its own (names are quoted and checked)."""
-    head, *rest = sql.split("?")
-    return head + "".join(f"${at}{part}" for at, part in enumerate(rest, 1))
-
-
-def _percent(sql: str) -> str:
-    return sql.replace("%", "%%").replace("?", "%s")
-
-
-def _unknown(conn: object, other: str) -> TypeError:
-    kind = type(conn)
-    return TypeError(f"{kind.__module__}.{kind.__qualname__} is no connection that {other} takes")
-
-
-def _none_open() -> NoTransaction:
-    return NoTransaction("no transaction is open on this connection: a claim belongs to the transaction of its writes")
-
-
-def _sync(conn: Any) -> _Driver:
-    if isinstance(conn, sqlite3.Connection):
-        if not conn.in_transaction and (conn.isolation_level is None or getattr(conn, "autocommit", -1) is True):
-            raise _none_open()
-        return _Driver("sqlite", _sqlite3(conn))
-    family = _family(conn)
-    if family == "psycopg" and not _is_async_psycopg(conn):
-        if conn.autocommit and conn.info.transaction_status == 0:
-            raise _none_open()
-        return _Driver("postgres", _psycopg(conn))
-    if family == "sqlalchemy":
-        if hasattr(conn, "registry") and callable(conn):
-            conn = conn()
-        if hasattr(conn, "sync_session") or hasattr(conn, "sync_connection"):
-            raise TypeError("this is an asynchronous connection; use `await inbox.aclaim(...)`")
-        if not conn.in_transaction():
-            raise _none_open()
-        connection: Any = conn.connection() if hasattr(conn, "get_bind") else conn
-        return _alchemy(
-            connection, lambda statement, sql: _result(connection.exec_driver_sql(sql, statement.values), statement)
-        )
-    raise _unknown(conn, "claim")
-
-
-async def _async(conn: Any) -> _Driver:
-    family = _family(conn)
-    if family == "asyncpg":
-        if not conn.is_in_transaction():
-            raise _none_open()
-        return _Driver("postgres", _asyncpg(conn))
-    if family == "psycopg" and _is_async_psycopg(conn):
-        if conn.autocommit and conn.info.transaction_status == 0:
-            raise _none_open()
-        return _Driver("postgres", _apsycopg(conn))
-    if family == "sqlalchemy" and (hasattr(conn, "sync_session") or hasattr(conn, "sync_connection")):
-        if not conn.in_transaction():
-            raise _none_open()
-        connection: Any = await conn.connection() if hasattr(conn, "sync_session") else conn
-
-        async def run(statement: _Statement, sql: str) -> Any:
-            return _result(await connection.exec_driver_sql(sql, statement.values), statement)
-
-        return _alchemy(connection.sync_connection, run)
-    raise _unknown(conn, "aclaim")
-
-
-def _is_async_psycopg(conn: Any) -> bool:
-    return any(kind.__name__ == "AsyncConnection" for kind in type(conn).__mro__)
-
-
-def _sqlite3(conn: sqlite3.Connection) -> Callable[[_Statement], Any]:
-    def run(statement: _Statement) -> Any:
-        cursor = conn.execute(statement.sql, statement.values)
-        return cursor.fetchall() if statement.rows else cursor.rowcount
-
-    return run
-
-
-def _psycopg(conn: Any) -> Callable[[_Statement], Any]:
-    def run(statement: _Statement) -> Any:
-        cursor = conn.execute(_percent(statement.sql), statement.values)
-        return cursor.fetchall() if statement.rows else cursor.rowcount
-
-    return run
-
-
-def _apsycopg(conn: Any) -> Callable[[_Statement], Any]:
-    async def run(statement: _Statement) -> Any:
-        cursor = await conn.execute(_percent(statement.sql), statement.values)
-        return await cursor.fetchall() if statement.rows else cursor.rowcount
-
-    return run
-
-
-def _asyncpg(conn: Any) -> Callable[[_Statement], Any]:
-    async def run(statement: _Statement) -> Any:
-        sql = _numbered(statement.sql)
-        if statement.rows:
-            return await conn.fetch(sql, *statement.values)
-        # "INSERT 0 1"
-        return int(str(await conn.execute(sql, *statement.values)).rpartition(" ")[2])
-
-    return run
-
-
-def _alchemy(connection: Any, run: Callable[[_Statement, str], Any]) -> _Driver:
-    """SQLAlchemy hands the text to the driver as it is, so it must be in the driver's own placeholders."""
-    level = connection.get_execution_options().get("isolation_level") or connection.default_isolation_level
-    if level == "AUTOCOMMIT":
-        raise _none_open()
-    names: dict[str, Dialect] = {"postgresql": "postgres", "sqlite": "sqlite"}
-    dialect = names.get(connection.dialect.name)
-    if dialect is None:
-        raise TypeError(f"no inbox on {connection.dialect.name!r} from Python: PostgreSQL and SQLite have one")
-    styles: dict[str, Callable[[str], str]] = {
-        "qmark": str,
-        "numeric_dollar": _numbered,
-        "format": _percent,
-        "pyformat": _percent,
-    }
-    write = styles[connection.dialect.paramstyle]
-
-    def written(statement: _Statement) -> Any:
-        return run(statement, write(statement.sql))
-
-    return _Driver(dialect, written)
-
-
-def _result(result: Any, statement: _Statement) -> Any:
-    return result.fetchall() if statement.rows else result.rowcount
-
-
-def _owned(conn: Any) -> tuple[_Driver, Callable[[], Any], Callable[[], Any], Callable[[], Any]]:
-    """A connection that the cleaner begins and commits on."""
-    if isinstance(conn, sqlite3.Connection):
-        if conn.in_transaction:
-            raise InboxError("a transaction is open on this connection; the cleaner needs one of its own")
-        execute = conn.execute
-        driver = _Driver("sqlite", _sqlite3(conn))
-        return driver, lambda: execute("BEGIN IMMEDIATE"), lambda: execute("COMMIT"), lambda: execute("ROLLBACK")
-    if _family(conn) == "psycopg" and not _is_async_psycopg(conn):
-        if conn.info.transaction_status != 0:
-            raise InboxError("a transaction is open on this connection; the cleaner needs one of its own")
-        driver = _Driver("postgres", _psycopg(conn))
-        # READ COMMITTED, whatever the server's default: a snapshot for the whole run would find nothing new.
-        begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
-        if conn.autocommit:
-            return driver, lambda: conn.execute(begin), lambda: conn.execute("COMMIT"), lambda: conn.execute("ROLLBACK")
-        level = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
-        return driver, lambda: conn.execute(level), conn.commit, conn.rollback
-    raise _unknown(conn, "a cleaner")
+    return datetime.fromtimestamp(cutoff / (1_000_000 if dialect == "mysql" else 1000), tz=timezone.utc)
