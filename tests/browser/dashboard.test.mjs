@@ -9,7 +9,7 @@ import { shop, until } from "./shop.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
-// Written when LITEPOST_SCREENSHOTS names a folder.
+// Written when LITEPOST_SCREENSHOTS names a folder: docs/images has them.
 const PICTURES = process.env.LITEPOST_SCREENSHOTS;
 const PAGES = {
   overview: "/", destination: "/destinations/0/shop.stock", events: "/events", event: "/events/0/8",
@@ -46,7 +46,16 @@ test("an operator edits a dead letter, sees the difference, and it is delivered"
   await page.getByRole("button", { name: "Show the difference…" }).click();
   assert.match(await page.locator("pre.diff del").innerText(), /- +-1/);
   assert.match(await page.locator("pre.diff ins").innerText(), /\+ +12/);
-  if (PICTURES) await picture(page, "edit");
+  if (PICTURES) {
+    await picture(page, "edit", "light", 1100);
+    await page.emulateMedia({ colorScheme: "dark" });
+    await picture(page, "edit", "dark", 1100);
+    await page.emulateMedia({ colorScheme: "light" });
+    const wide = page.viewportSize();
+    await page.setViewportSize({ width: 360, height: 740 });
+    await picture(page, "edit", "light", 360);
+    await page.setViewportSize(wide);
+  }
   assert.equal(place.sql("stock.db", "SELECT count(*) FROM stock WHERE item = 'cups'"), "0");
   await page.getByLabel("Why").fill("the count was negative");
   await page.getByRole("button", { name: "Do it" }).click();
@@ -112,7 +121,8 @@ for (const colorScheme of ["light", "dark"]) {
         if (spill > 0) found.push(`${name}: ${spill} pixels wider than the screen`);
         if (elsewhere.length > 0) found.push(`${name} asked ${elsewhere}`);
         if (errors.length > 0) found.push(`${name}: ${errors}`);
-        if (PICTURES) await picture(page, `${name}-${colorScheme}${width < 500 ? "-phone" : ""}`);
+        if (PICTURES && name === "overview") await traffic();
+        if (PICTURES) await picture(page, name, colorScheme, width);
         await context.close();
       }
       assert.deepEqual(found, []);
@@ -120,7 +130,21 @@ for (const colorScheme of ["light", "dark"]) {
   }
 }
 
-async function picture(page, name) {
+/** Something for the overview to draw. */
+async function traffic() {
+  const visit = (n) =>
+    place.litepost("enqueue", "--database", "shop.db", "--topic", "visits", "--key", `page-${n}`, "--type", "PageSeen", "--payload", `{"page": ${n}}`);
+  for (const count of [2, 5, 9, 4, 7, 3]) {
+    for (let n = 0; n < count; n += 1) visit(n);
+    await new Promise((done) => setTimeout(done, 1000));
+  }
+}
+
+/** On a phone, and of long lists, what the screen shows; elsewhere the whole page. */
+async function picture(page, name, colorScheme, width) {
+  const phone = width < 500;
+  if (phone && colorScheme === "dark") return;
   mkdirSync(PICTURES, { recursive: true });
-  await page.screenshot({ path: join(PICTURES, `${name}.png`) });
+  const kind = `${colorScheme === "dark" ? "-dark" : ""}${phone ? "-phone" : ""}`;
+  await page.screenshot({ path: join(PICTURES, `dashboard-${name}${kind}.png`), fullPage: !phone && name !== "events" });
 }
