@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask demo | test | ci | bench | docs | sim | crash | fuzz | setup`.
+//! The project's own commands: `cargo xtask demo | test | ci | bench | docs | blocks | sim | crash | fuzz | setup`.
 //!
 //! Called by people and by `.ci/run`. Invariant: a command that could not do all of its work exits with
 //! something else than 0: 1 for a finding (a failing test, a broken rule), 2 for anything unexpected. Nothing
@@ -7,6 +7,7 @@
 #![allow(unreachable_pub, reason = "a binary has no outside to be reachable from")]
 
 mod bench;
+mod blocks;
 mod ci;
 mod clock;
 mod crash;
@@ -47,6 +48,8 @@ enum Command {
     Bench(bench::Args),
     /// Write the generated documentation anew
     Docs(docs::Args),
+    /// Run every code block of every page of the documentation
+    Blocks(blocks::Args),
     /// Run the simulator of the delivery pipeline
     Sim(sim::Args),
     /// Build the pip package, install it in a clean environment and use it
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Ci(args) => ci::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Docs(args) => docs::run(&args),
+        Command::Blocks(args) => blocks::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Wheel(args) => wheel::wheel(&args),
         Command::Crash(args) => crash::run(&args),

@@ -89,10 +89,14 @@ fn sql() -> Command {
 }
 
 /// An empty folder that disappears when it is dropped.
-struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Result<Self> {
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn new() -> Result<Self> {
         let path = read(&mut command("mktemp", &["--directory", "--tmpdir", "litepost-quickstart-XXXXXX"]))?;
         Ok(Self(PathBuf::from(path.trim())))
     }

@@ -46,6 +46,22 @@ const NEEDS: &[Need] = &[
     // better-sqlite3 is compiled on the machine: its ready-made binaries come from outside the registry.
     Need { what: "Node.js's headers", present: || node_headers().is_some(), packages: &["libnode-dev"] },
     Need { what: "a C++ compiler and make", present: || has("g++") && has("make"), packages: &["g++", "make"] },
+    // For the pages that add events from these languages.
+    Need {
+        what: "Ruby with ActiveRecord",
+        present: || read(&mut command("ruby", &["-e", "require %(active_record); require %(sqlite3)"])).is_ok(),
+        packages: &["ruby", "ruby-sqlite3", "ruby-activerecord"],
+    },
+    Need {
+        what: "PHP with Laravel's database package",
+        present: || has("php") && Path::new("/usr/share/php/Illuminate/Database/autoload.php").is_file(),
+        packages: &["php-cli", "php-sqlite3", "php-illuminate-database"],
+    },
+    Need {
+        what: "Go with a driver for SQLite",
+        present: || has("go") && Path::new("/usr/share/gocode/src/github.com/mattn/go-sqlite3").is_dir(),
+        packages: &["golang-go", "golang-github-mattn-go-sqlite3-dev"],
+    },
     Need { what: "Python 3 with venv", present: python, packages: &["python3", "python3-venv"] },
     Need { what: "setpriv", present: || has("setpriv"), packages: &["util-linux"] },
     Need { what: "openssl", present: || has("openssl"), packages: &["openssl"] },
@@ -57,6 +73,7 @@ pub fn everything() -> Result<()> {
     system_packages()?;
     node_packages()?;
     venv("consumers")?;
+    venv("docs")?;
     if root().join(PYTHON_CLIENT).is_file() {
         python_client()?;
     }

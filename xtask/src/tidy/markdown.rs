@@ -10,6 +10,8 @@ use super::{Problem, Source};
 
 /// The page on which every promise stands with its tests.
 const GUARANTEES: &str = "docs/guarantees.md";
+/// The table of contents of the book.
+const SUMMARY: &str = "docs/SUMMARY.md";
 
 /// Checks the links, paths and test names of one page.
 pub fn check(page: &Source, sources: &[Source], problems: &mut Vec<Problem>) {
@@ -19,8 +21,13 @@ pub fn check(page: &Source, sources: &[Source], problems: &mut Vec<Problem>) {
         let mut say = |message: String| problems.push(Problem::new(&page.name, line, message));
         for target in links(text) {
             let path = target.split('#').next().unwrap_or_default();
-            if !path.is_empty() && !exists(&resolve(&page.name, path), &names) {
+            let file = if path.is_empty() { page.name.clone() } else { resolve(&page.name, path) };
+            if !exists(&file, &names) {
                 say(format!("the link to {target} leads nowhere"));
+            } else if let Some((_, anchor)) = target.split_once('#')
+                && !sources.iter().any(|source| source.name == file && anchors(&source.text).any(|id| id == anchor))
+            {
+                say(format!("the link to {target} leads to no heading"));
             }
         }
         for span in code_spans(text) {
@@ -68,6 +75,30 @@ pub fn check_guarantees(sources: &[Source], problems: &mut Vec<Problem>) {
     }
 }
 
+/// Every page of the book stands in its summary.
+pub fn check_summary(sources: &[Source], problems: &mut Vec<Problem>) {
+    let Some(summary) = sources.iter().find(|source| source.name == SUMMARY) else {
+        problems.push(Problem::new(SUMMARY, 1, "the page is missing"));
+        return;
+    };
+    let listed: BTreeSet<String> =
+        prose(&summary.text).flat_map(|(_, line)| links(line)).map(|target| resolve(SUMMARY, target)).collect();
+    for page in sources.iter().filter(|source| source.is("md") && source.name.starts_with("docs/")) {
+        if page.name != SUMMARY && !listed.contains(&page.name) {
+            problems.push(Problem::new(&page.name, 1, "this page does not stand in docs/SUMMARY.md"));
+        }
+    }
+}
+
+/// The ids that mdBook and GitHub give the headings of a page.
+fn anchors(text: &str) -> impl Iterator<Item = String> {
+    prose(text).filter(|(_, line)| line.starts_with('#')).map(|(_, line)| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = title.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    })
+}
+
 /// The lines outside fenced blocks, numbered from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
@@ -83,7 +114,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
 /// The targets of `[text](target)` that lie in this repository.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target).filter(|target| {
-        let outside = ["http://", "https://", "mailto:", "#"];
+        let outside = ["http://", "https://", "mailto:"];
         !outside.iter().any(|scheme| target.starts_with(scheme))
     })
 }
@@ -147,7 +178,8 @@ mod tests {
                 "crates/x/tests/it/a.rs",
                 "//! Tests.\n#[test]\nfn kept() {}\nproptest! { #[test] fn inside(x in 0..1) {} }\n",
             ),
-            source("docs/words.md", ""),
+            source("docs/words.md", "# W\n## A: `b_c` of d-e\n"),
+            source(SUMMARY, "[g](guarantees.md)\n- [w](words.md)\n"),
         ];
         let mut problems = Vec::new();
         check(&sources[0], &sources, &mut problems);
@@ -158,7 +190,7 @@ mod tests {
     #[test]
     fn what_a_page_names_exists() {
         assert!(problems("### P\n`crates/x/tests/it/a.rs::kept`, `crates/x/tests/it/a.rs::inside`").is_empty());
-        let fine = "`crates/x/`, `crates/*/tests`, [w](words.md#a), [o](https://x), `a/b`, `crates/<name>`\n```\n`crates/no`\n```";
+        let fine = "`crates/x/`, `crates/*/tests`, [w](words.md#a-b_c-of-d-e), [p](#p), [o](https://x), `a/b`, `crates/<name>`\n```\n`crates/no`\n```";
         assert!(problems(&format!("### P\n`crates/x/tests/it/a.rs::kept`\n{fine}")).is_empty());
         assert_eq!(
             problems("### P\n`crates/x/tests/it/a.rs::gone`")[0],
@@ -166,6 +198,18 @@ mod tests {
         );
         assert!(problems("### P\n`crates/y/a.rs::x`")[0].contains("crates/y/a.rs does not exist"));
         assert!(problems("### P\n`crates/x/tests/it/a.rs::kept` [w](word.md)")[0].contains("leads nowhere"));
+        assert!(problems("### P\n`crates/x/tests/it/a.rs::kept` [w](words.md#b)")[0].contains("leads to no heading"));
+        assert!(problems("### P\n`crates/x/tests/it/a.rs::kept` [w](#q)")[0].contains("leads to no heading"));
+    }
+
+    #[test]
+    fn every_page_stands_in_the_summary() {
+        let sources =
+            [source(SUMMARY, "- [a](how-to/a.md)\n"), source("docs/how-to/a.md", ""), source("docs/b.md", "")];
+        let mut problems = Vec::new();
+        check_summary(&sources, &mut problems);
+        let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["docs/b.md:1: this page does not stand in docs/SUMMARY.md"]);
     }
 
     #[test]

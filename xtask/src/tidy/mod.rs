@@ -69,6 +69,7 @@ pub fn run() -> Result<()> {
     }
     statements.check(&mut problems);
     markdown::check_guarantees(&sources, &mut problems);
+    markdown::check_summary(&sources, &mut problems);
     docs::check_includes(&sources, &mut problems);
     problems.sort();
     for problem in &problems {
