@@ -18,12 +18,14 @@ mod room;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 
 use crate::Finding;
 use crate::shell::{cargo, root, run as sh};
+use crate::tidy::Source;
 use compare::{exchanges, same};
 use page::{Block, Kind, Mark, Step};
 use room::Room;
@@ -64,6 +66,14 @@ pub fn test() -> Result<(bool, String)> {
 }
 
 impl Report {
+    fn add(&mut self, other: Self) {
+        for (what, count) in other.run {
+            *self.run.entry(what).or_default() += count;
+        }
+        self.left_out.extend(other.left_out);
+        self.failures.extend(other.failures);
+    }
+
     fn count(&mut self, what: &str) {
         *self.run.entry(what.to_owned()).or_default() += 1;
     }
@@ -85,39 +95,72 @@ impl Report {
     }
 }
 
+/// How many pages are walked at once: they wait for their servers more than they work.
+const AT_ONCE: usize = 4;
+
 fn all(wanted: &[String], update: bool) -> Result<Report> {
     let litepost = litepost()?;
-    let mut servers_are_built = false;
     let mut report = Report::default();
-    for source in crate::tidy::sources()?.iter().filter(|source| source.is("md")) {
+    let mut pages = Vec::new();
+    for source in crate::tidy::sources()?.into_iter().filter(|source| source.is("md")) {
         if !wanted.is_empty() && !wanted.iter().any(|part| source.name.contains(part.as_str())) {
             continue;
         }
-        let steps = match page::steps(&source.text) {
-            Ok(steps) => steps,
-            Err(error) => {
-                report.failures.push(format!("{}: {error:#}", source.name));
-                continue;
-            }
-        };
-        if steps.is_empty() {
-            continue;
+        match page::steps(&source.text) {
+            Ok(steps) if steps.is_empty() => {}
+            Ok(steps) => pages.push((source, steps)),
+            Err(error) => report.failures.push(format!("{}: {error:#}", source.name)),
         }
-        if !servers_are_built && steps.iter().any(|step| matches!(step.kind, Kind::Servers(_))) {
-            sh(&mut cargo(&["build", "--quiet", "--package", "litepost-testkit", "--bin", "litepost-test-servers"]))?;
-            servers_are_built = true;
+    }
+    if pages.iter().flat_map(|(_, steps)| steps).any(|step| matches!(step.kind, Kind::Servers(_))) {
+        sh(&mut cargo(&["build", "--quiet", "--package", "litepost-testkit", "--bin", "litepost-test-servers"]))?;
+    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some((source, steps)) = pages.get(at) else { return done };
+            done.push((at, one(source, steps, &litepost, update)));
         }
-        let watch = crate::clock::Watch::start();
-        let mut walk = Walk::new(&source.name, Room::new(&litepost)?, update, &mut report);
-        walk.all(&steps);
-        let changes = std::mem::take(&mut walk.changes);
-        walk.end();
-        if !changes.is_empty() {
-            std::fs::write(root().join(&source.name), with(&source.text, &changes))?;
-        }
-        println!("{} ... {:.1} s", source.name, watch.seconds());
+    };
+    let mut done = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect::<Vec<_>>()
+    });
+    done.sort_by_key(|(at, _)| *at);
+    let walked = done.len();
+    for (_, one) in done {
+        report.add(one);
+    }
+    if walked != pages.len() {
+        bail!("a page was not walked to its end");
     }
     Ok(report)
+}
+
+/// Walks one page.
+fn one(source: &Source, steps: &[Step], litepost: &Path, update: bool) -> Report {
+    let mut report = Report::default();
+    let watch = crate::clock::Watch::start();
+    let room = match Room::new(litepost) {
+        Ok(room) => room,
+        Err(error) => {
+            report.failures.push(format!("{}: {error:#}", source.name));
+            return report;
+        }
+    };
+    let mut walk = Walk::new(&source.name, room, update, &mut report);
+    walk.all(steps);
+    let changes = std::mem::take(&mut walk.changes);
+    walk.end();
+    if !changes.is_empty()
+        && let Err(error) = std::fs::write(root().join(&source.name), with(&source.text, &changes))
+    {
+        report.failures.push(format!("{}: {error}", source.name));
+    }
+    println!("{} ... {:.1} s", source.name, watch.seconds());
+    report
 }
 
 /// The program: `LITEPOST_BIN`, or built now.
@@ -340,7 +383,7 @@ mod tests {
     /// Walks a page beside no real program: only blocks that need none.
     fn walked(text: &str) -> Report {
         let mut report = Report::default();
-        let room = Room::new(std::path::Path::new("/nowhere/litepost")).unwrap();
+        let room = Room::new(Path::new("/nowhere/litepost")).unwrap();
         let mut walk = Walk::new("page.md", room, false, &mut report);
         walk.all(&page::steps(text).unwrap());
         walk.end();
