@@ -54,7 +54,10 @@ const NEEDS: &[Need] = &[
     },
     Need {
         what: "PHP with Laravel's database package",
-        present: || has("php") && Path::new("/usr/share/php/Illuminate/Database/autoload.php").is_file(),
+        present: || {
+            let code = "require 'Illuminate/Database/autoload.php'; exit(extension_loaded('pdo_sqlite') ? 0 : 1);";
+            has("php") && read(&mut command("php", &["-r", code])).is_ok()
+        },
         packages: &["php-cli", "php-sqlite3", "php-illuminate-database"],
     },
     Need {
@@ -65,6 +68,7 @@ const NEEDS: &[Need] = &[
     Need { what: "Python 3 with venv", present: python, packages: &["python3", "python3-venv"] },
     Need { what: "setpriv", present: || has("setpriv"), packages: &["util-linux"] },
     Need { what: "openssl", present: || has("openssl"), packages: &["openssl"] },
+    Need { what: "curl", present: || has("curl"), packages: &["curl"] },
     Need { what: "git", present: || has("git"), packages: &["git"] },
 ];
 
