@@ -11,7 +11,7 @@ use crate::shell::{cargo, run as sh};
 /// Options of `cargo xtask crash`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Only this database: sqlite, postgres or mariadb
+    /// Only this database: sqlite, postgres, mariadb or libsql
     target: Option<String>,
     /// How many statements
     #[arg(long, default_value_t = 100_000)]

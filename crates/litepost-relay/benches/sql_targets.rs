@@ -4,6 +4,9 @@
 //! Workloads: plain INSERTs, and INSERT and UPDATE in turn (which no multi-row form can help). The loop by hand reads
 //! the same outbox, prepares each text once, commits a batch with its cursor in one transaction, pipelines where the
 //! driver can. sqloutbox runs when `LITEPOST_BENCH_PYTHON` names a Python that has it.
+//!
+//! At the end, the loop by hand with a savepoint around each statement: what it would cost every batch to find a bad
+//! statement that way. The relay sends a batch without, and what preceded a bad statement once more.
 
 #![allow(clippy::print_stdout, reason = "a benchmark's result is what it prints")]
 #![allow(clippy::disallowed_methods, reason = "measuring time is this program's purpose")]
@@ -107,7 +110,30 @@ fn main() {
         for mixed in [false, true] {
             compare(&server, mixed, events, if quick { 1 } else { ROUNDS });
         }
+        savepoints(&server, events, if quick { 1 } else { ROUNDS });
     }
+}
+
+/// The loop by hand with and without a savepoint around each statement.
+fn savepoints(server: &Server, events: usize, rounds: usize) {
+    let mut rates: [Vec<f64>; 2] = Default::default();
+    for _ in 0..rounds {
+        rates[0].push(measure(server, true, events, by_hand));
+        rates[1].push(measure(server, true, events, by_hand_with_savepoints));
+    }
+    let [plain, guarded] = rates.map(|mut rates| {
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    });
+    println!(
+        "{:<10} a savepoint around each statement: {guarded:.0}/s instead of {plain:.0}/s, x {:.2}",
+        server.name(),
+        guarded / plain
+    );
+    println!(
+        "{}",
+        serde_json::json!({ "name": format!("{} savepoints", server.name()), "with": guarded, "without": plain })
+    );
 }
 
 /// Rounds in turn, so that all meet the same moods of the machine; the median of each.
@@ -205,13 +231,21 @@ fn litepost(server: &Server, folder: &Path) -> Duration {
 
 /// What a careful person would write: read a batch, one transaction with its cursor, on to the next.
 fn by_hand(server: &Server, folder: &Path) -> Duration {
+    hand(server, folder, false)
+}
+
+fn by_hand_with_savepoints(server: &Server, folder: &Path) -> Duration {
+    hand(server, folder, true)
+}
+
+fn hand(server: &Server, folder: &Path, savepoints: bool) -> Duration {
     let outbox = Connection::open(folder.join("shop.db")).unwrap();
     let start = Instant::now();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     match server {
-        Server::Sqlite => sqlite_by_hand(&outbox, folder),
-        Server::Postgres(server) => runtime.block_on(postgres_by_hand(&outbox, &server.url())),
-        Server::MariaDb(server) => runtime.block_on(mysql_by_hand(&outbox, &server.url())),
+        Server::Sqlite => sqlite_by_hand(&outbox, folder, savepoints),
+        Server::Postgres(server) => runtime.block_on(postgres_by_hand(&outbox, &server.url(), savepoints)),
+        Server::MariaDb(server) => runtime.block_on(mysql_by_hand(&outbox, &server.url(), savepoints)),
     }
     start.elapsed()
 }
@@ -237,7 +271,7 @@ fn batch(outbox: &Connection, after: i64) -> (i64, Vec<(String, Vec<Value>)>) {
     (last, steps)
 }
 
-fn sqlite_by_hand(outbox: &Connection, folder: &Path) {
+fn sqlite_by_hand(outbox: &Connection, folder: &Path, savepoints: bool) {
     let mut target = Connection::open(folder.join("target.db")).unwrap();
     target.pragma_update(None, "synchronous", "FULL").unwrap();
     let mut at = 0;
@@ -253,7 +287,13 @@ fn sqlite_by_hand(outbox: &Connection, folder: &Path) {
                 Value::Text(t) => rusqlite::types::Value::Text(t.clone()),
                 other => panic!("{other:?}"),
             });
+            if savepoints {
+                tx.prepare_cached("SAVEPOINT one").unwrap().execute([]).unwrap();
+            }
             tx.prepare_cached(sql).unwrap().execute(rusqlite::params_from_iter(values)).unwrap();
+            if savepoints {
+                tx.prepare_cached("RELEASE one").unwrap().execute([]).unwrap();
+            }
         }
         tx.prepare_cached("UPDATE mark SET seq = ?1").unwrap().execute([last]).unwrap();
         tx.commit().unwrap();
@@ -261,7 +301,7 @@ fn sqlite_by_hand(outbox: &Connection, folder: &Path) {
     }
 }
 
-async fn postgres_by_hand(outbox: &Connection, url: &str) {
+async fn postgres_by_hand(outbox: &Connection, url: &str, savepoints: bool) {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let mark = client.prepare("UPDATE mark SET seq = $1").await.unwrap();
@@ -294,7 +334,13 @@ async fn postgres_by_hand(outbox: &Connection, url: &str) {
                     other => panic!("{other:?}"),
                 })
                 .collect();
-            client.execute_raw(&prepared[sql], values)
+            let client = &client;
+            let guard = move |sql: &'static str| async move {
+                if savepoints { client.batch_execute(sql).await } else { Ok(()) }
+            };
+            let (save, run, release) =
+                (guard("SAVEPOINT one"), client.execute_raw(&prepared[sql], values), guard("RELEASE one"));
+            async move { futures_util::future::try_join3(save, run, release).await }
         });
         futures_util::future::try_join_all(sends).await.unwrap();
         client.execute(&mark, &[&last]).await.unwrap();
@@ -303,7 +349,7 @@ async fn postgres_by_hand(outbox: &Connection, url: &str) {
     }
 }
 
-async fn mysql_by_hand(outbox: &Connection, url: &str) {
+async fn mysql_by_hand(outbox: &Connection, url: &str, savepoints: bool) {
     let mut conn = mysql_async::Conn::from_url(url).await.unwrap();
     let mut at = 0;
     loop {
@@ -319,7 +365,13 @@ async fn mysql_by_hand(outbox: &Connection, url: &str) {
                 Value::Text(t) => mysql_async::Value::Bytes(t.into_bytes()),
                 other => panic!("{other:?}"),
             });
+            if savepoints {
+                conn.query_drop("SAVEPOINT one").await.unwrap();
+            }
             conn.exec_drop(sql, values.collect::<Vec<_>>()).await.unwrap();
+            if savepoints {
+                conn.query_drop("RELEASE SAVEPOINT one").await.unwrap();
+            }
         }
         conn.exec_drop("UPDATE mark SET seq = ?", (last,)).await.unwrap();
         conn.query_drop("COMMIT").await.unwrap();

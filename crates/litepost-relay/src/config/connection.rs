@@ -123,7 +123,7 @@ fn fingerprint(kind: &SinkType, settings: &SinkSettings) -> u64 {
     hasher.finish()
 }
 
-/// A type that has no `outbox_seq` yet keeps a ledger where sqloutbox's `inject_outbox_seq` asks for the column, which
+/// A type that cannot have `outbox_seq` keeps a ledger where sqloutbox's `inject_outbox_seq` asks for the column, which
 /// is told; true when that is so. An explicit `dedupe = "outbox_seq"` is refused.
 fn without_outbox_seq(
     kind: &'static SinkType,
@@ -156,11 +156,14 @@ fn without_outbox_seq(
         problems.push(
             Problem::error(
                 &given.key,
-                format!("{}: this version has no outbox_seq for {:?} destinations", given.key, kind.name),
+                format!("{}: there is no outbox_seq for {:?} destinations", given.key, kind.name),
             )
             .at(given.span.clone())
-            .label("not implemented yet")
-            .hint("leave it out: the ledger applies every statement exactly once, whatever its SQL"),
+            .label("it has no conflict that could be aimed at one index")
+            .hint(
+                "ON DUPLICATE KEY acts on every unique key of the table and would hide conflicts of the row's own; leave it \
+                 out: the ledger applies every statement exactly once, whatever its SQL",
+            ),
         );
         return None;
     }
@@ -168,7 +171,7 @@ fn without_outbox_seq(
         problems.push(
             Problem::warning(
                 &given.key,
-                format!("{}: this version has no outbox_seq for {:?} destinations", given.key, kind.name),
+                format!("{}: there is no outbox_seq for {:?} destinations", given.key, kind.name),
             )
             .at(given.span.clone())
             .label("a ledger is kept instead")

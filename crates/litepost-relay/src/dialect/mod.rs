@@ -6,6 +6,7 @@
 //! (`lexer.rs`). Invariant: outside bind parameters and a trailing `;` no character of a statement is changed, and
 //! text inside a literal, a quoted name or a comment is never taken for anything else.
 
+mod assigned;
 mod grammar;
 mod inject;
 mod insert;
@@ -16,6 +17,7 @@ mod translate;
 #[cfg(test)]
 mod tests;
 
+pub use assigned::{Assigned, Column};
 pub(crate) use grammar::parses;
 pub(crate) use inject::{Injected, ORIGIN_COLUMN, SEQ_COLUMN, inject};
 pub use insert::InsertShape;

@@ -9,6 +9,8 @@ use super::{Dialect, DialectError};
 const TRANSACTION: &str = "it would end the transaction in which the batch and its ledger row commit together";
 const SESSION: &str = "it changes the session or the file and not rows";
 const IMPLICIT: &str = "MySQL commits before and after it, so it cannot be applied exactly once; run it by hand";
+const TEMPORARY: &str =
+    "it would live as long as the relay's connection, and what is written into it would be lost with it";
 const PROTOCOL: &str = "it needs a protocol of its own";
 
 /// The statement's own tokens: blank ones and trailing semicolons removed. Exactly one statement, and an allowed one.
@@ -24,7 +26,8 @@ pub(super) fn single<'t, 'a>(tokens: &'t [Token<'a>], dialect: Dialect) -> Resul
     }
     let verb = statement.iter().find(|t| t.text != "(").ok_or(DialectError::Empty)?;
     let word = verb.text.to_ascii_uppercase();
-    match refusal(&word, dialect) {
+    let temporary = dialect == Dialect::Postgres && word == "CREATE" && is_temporary(&statement);
+    match refusal(&word, dialect).or(temporary.then_some(TEMPORARY)) {
         Some(why) => Err(DialectError::Refused { verb: word, dialect: dialect.name(), why }),
         None => Ok(statement),
     }
@@ -39,6 +42,13 @@ pub(crate) fn own_table(sql: &str, dialect: Dialect) -> Option<&'static str> {
     let named = tokens.iter().filter(|t| matches!(t.kind, Kind::Word | Kind::Name));
     let mut names = named.map(|t| t.text.trim_matches(['"', '`', '[', ']']));
     names.find_map(|name| OWN_TABLES.into_iter().find(|own| own.eq_ignore_ascii_case(name)))
+}
+
+/// Whether a CREATE makes something temporary. (SQLite's authorizer says so itself; MySQL takes no CREATE.)
+fn is_temporary(statement: &[&Token<'_>]) -> bool {
+    let before = ["OR", "REPLACE", "GLOBAL", "LOCAL"];
+    let mut words = statement.iter().skip(1).skip_while(|t| before.iter().any(|word| t.is(word)));
+    words.next().is_some_and(|t| t.is("TEMP") || t.is("TEMPORARY"))
 }
 
 fn refusal(verb: &str, dialect: Dialect) -> Option<&'static str> {

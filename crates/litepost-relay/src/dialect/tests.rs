@@ -127,6 +127,14 @@ fn a_payload_is_one_statement_that_cannot_leave_its_transaction() {
     assert!(message("CREATE TABLE x (a INT)", MYSQL).contains("MySQL commits before and after it"));
     assert!(message("SELECT 1 /*!50000 , ? */", MYSQL).contains("the server executes it or not by its version"));
     assert!(positional("CREATE TABLE x (a INT)", 0, Dialect::Postgres).is_ok());
+    for sql in [
+        "CREATE TEMP TABLE x (a INT)",
+        "create or replace temporary view x AS SELECT 1",
+        "CREATE LOCAL TEMP TABLE x ()",
+    ] {
+        assert!(message(sql, Dialect::Postgres).contains("as long as the relay's connection"), "{sql}");
+    }
+    assert!(positional("CREATE INDEX temp ON temporary (a)", 0, Dialect::Postgres).is_ok());
     assert!(message("PRAGMA user_version = 3", Dialect::Sqlite).contains("changes the session"));
     assert_eq!(message("SELECT ?0", Dialect::Sqlite), "the parameter number in ?0 is not between 1 and 65535");
     assert!(message("SELECT ?99999999999999999999", Dialect::Sqlite).contains("not between 1 and 65535"));

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use super::assigned::{self, Assigned};
 use super::insert::{self, InsertShape};
 use super::lexer::{self, Kind, Token};
 use super::{Dialect, DialectError, rules};
@@ -32,6 +33,8 @@ pub struct Translated {
     pub order: Vec<usize>,
     /// Its shape, when it is a plain single-row INSERT.
     pub insert: Option<InsertShape>,
+    /// The columns that parameters are stored into as they are.
+    pub assigned: Option<Assigned>,
     /// Whether it asks for the id that the statement before it was given.
     pub reads_last_id: bool,
 }
@@ -60,9 +63,10 @@ pub fn translate(sql: &str, arguments: &Arguments<'_>, dialect: Dialect) -> Resu
     let index: Vec<usize> =
         if repeats { (0..order.len()).collect() } else { marks.iter().flatten().map(|&value| rank(value)).collect() };
     let insert = if all_marks { insert::recognise(&statement, &index, order.len()) } else { None };
+    let assigned = if all_marks { assigned::find(&statement, &index) } else { None };
     let reads_last_id =
         statement.iter().any(|t| t.is("LAST_INSERT_ID") || t.is("LAST_INSERT_ROWID") || t.is("LASTVAL"));
-    Ok(Translated { sql: out, order, insert, reads_last_id })
+    Ok(Translated { sql: out, order, insert, assigned, reads_last_id })
 }
 
 fn is_parameter(kind: Kind) -> bool {

@@ -7,6 +7,7 @@ use litepost_relay::config::{Config, Purpose};
 use litepost_relay::relay::Drained;
 use litepost_testkit::hrana::{HranaFault, HranaOptions, HranaServer};
 use litepost_testkit::servers::Turso;
+use litepost_testkit::tls::{Certificate, front};
 use rusqlite::Connection;
 
 use crate::desk::{Desk, only};
@@ -161,6 +162,25 @@ async fn a_wrong_token_stops_everything_and_is_never_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_checked() {
+    let (certificate, stranger) = (Certificate::new(), Certificate::new());
+    let mut desk = Desk::new();
+    let server = server(&desk, HranaOptions::default());
+    let plain = server.url().rsplit(':').next().unwrap().parse().unwrap();
+    let url = format!("libsql://127.0.0.1:{}", front(&certificate, plain));
+    desk.statement("k", "INSERT INTO stock VALUES (?, 1)", &[1]);
+    for trusted in [String::new(), format!(", tls_root_cert = \"{}\"", stranger.cert().display())] {
+        config(&desk, &url, "", &trusted);
+        let report = desk.drain().await;
+        assert!(matches!(only(&report), Drained::Unavailable { error } if error.contains("certificate")), "{report:?}");
+    }
+    assert_eq!(server.requests(), 0, "nothing was said to a server that is not trusted");
+    config(&desk, &url, "", &format!(", tls_root_cert = \"{}\"", certificate.cert().display()));
+    desk.drain_everything().await;
+    assert_eq!(desk.stock(), [(1, 1)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_in_trouble_costs_no_event_an_attempt() {
     let mut desk = Desk::new();
     let server = server(&desk, HranaOptions::default());
@@ -310,6 +330,7 @@ fn a_token_in_the_url_is_a_secret_and_a_mistake_is_named() {
     for (url, connection, expected) in [
         ("libsql://db.turso.io?authToken=abc", ", auth_token = \"abc\"", "given in the url as well"),
         ("ftp://db.turso.io", "", "must begin with libsql://"),
+        ("http://localhost:1", ", tls_root_cert = \"ca.pem\"", "needs https://"),
         ("https://me:pw@db.turso.io", "", "must not hold a user or password"),
     ] {
         config(&desk, url, "", connection);
@@ -356,4 +377,37 @@ async fn a_real_tursodb_applies_everything_once() {
     let row = &answer["results"][0]["response"]["result"]["rows"][0];
     assert_eq!((row[0]["value"].as_str(), row[1]["value"].as_str()), (Some("60"), Some("120")), "{answer}");
     desk.verify();
+}
+
+/// The constraint speaks at the commit, without a code.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_tursodb_finds_the_event_that_breaks_a_deferred_constraint() {
+    let server = Turso::start();
+    let mut desk = Desk::new();
+    let ask = async |sql: &str| {
+        let body =
+            serde_json::json!({ "requests": [{ "type": "execute", "stmt": { "sql": sql, "want_rows": true } }] });
+        let sent =
+            reqwest::Client::new().post(format!("{}/v2/pipeline", server.url())).body(body.to_string()).send().await;
+        sent.unwrap().text().await.unwrap()
+    };
+    config(&desk, &server.url(), IMPATIENT, "");
+    // All clients of this server share one connection, and its settings with it.
+    ask("PRAGMA foreign_keys = ON").await;
+    ask("CREATE TABLE parent (id INTEGER PRIMARY KEY)").await;
+    ask("CREATE TABLE stock (id INTEGER PRIMARY KEY, parent INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)").await;
+    desk.statement("a", "INSERT INTO stock VALUES (?, 7)", &[1]);
+    desk.statement("a", "INSERT INTO parent VALUES (?)", &[7]);
+    desk.statement("b", "INSERT INTO stock VALUES (?, 99)", &[2]);
+    desk.statement("c", "INSERT INTO stock VALUES (?, 7)", &[3]);
+    let relay = desk.start();
+    desk.until("the bad one is dead", |d| d.number("SELECT count(*) FROM litepost_dead") == 1).await;
+    desk.until("all is settled", |d| {
+        d.number("SELECT max(seq) - min(acked) FROM litepost_outbox, litepost_cursor") == 0
+    })
+    .await;
+    relay.stop().await;
+    assert_eq!(desk.number("SELECT seq FROM litepost_dead"), 3);
+    let answer = ask("SELECT group_concat(id) FROM stock").await;
+    assert!(answer.contains("\"1,3\""), "{answer}");
 }

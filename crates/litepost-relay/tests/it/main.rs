@@ -5,6 +5,8 @@
 mod brokers;
 mod conformance;
 mod copies;
+#[cfg(all(feature = "mysql", feature = "postgres"))]
+mod deferred;
 mod desk;
 mod failures;
 mod faults;
@@ -12,6 +14,8 @@ mod hrana;
 mod http_sink;
 mod journey;
 mod leases;
+#[cfg(all(feature = "mysql", feature = "postgres"))]
+mod ledgers;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod operate;
@@ -23,5 +27,7 @@ mod postgres;
 mod random;
 mod schedule;
 mod sqlite_sink;
+#[cfg(all(feature = "mysql", feature = "postgres"))]
+mod targets;
 mod verify;
 mod webhook_docs;

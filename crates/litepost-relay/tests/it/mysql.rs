@@ -6,6 +6,7 @@ use litepost::{NewEvent, enqueue};
 use litepost_core::Value;
 use litepost_relay::relay::Drained;
 use litepost_testkit::servers::MariaDb;
+use litepost_testkit::tls::Certificate;
 use rusqlite::Connection;
 
 use crate::desk::{Desk, only};
@@ -121,7 +122,7 @@ async fn values_arrive_without_loss() {
 async fn values_that_do_not_fit_are_refused_with_the_reason() {
     let server = MariaDb::start();
     server.sql("SET GLOBAL max_allowed_packet = 1048576");
-    let table = "CREATE TABLE stock (id bigint PRIMARY KEY AUTO_INCREMENT, f double, t varchar(3), i int, w datetime, u uuid, j json, b longblob)";
+    let table = "CREATE TABLE stock (id bigint PRIMARY KEY AUTO_INCREMENT, f double, t varchar(3), i int, w datetime(6), u uuid, j json, b longblob)";
     let mut desk = desk(&server, table, "retry = { first = \"1ms\", cap = \"1ms\", max_attempts = 1 }");
     let refused = [
         ("f", Value::Real(f64::NAN), "22023", "no float NaN"),
@@ -156,6 +157,93 @@ async fn values_that_do_not_fit_are_refused_with_the_reason() {
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert_eq!(server.sql("SELECT count(*) FROM stock"), "1");
     desk.verify();
+}
+
+/// Even in strict mode the server itself would round or cut each of them without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_that_the_column_would_change_is_refused() {
+    let server = MariaDb::start();
+    let table = "CREATE TABLE stock (id bigint PRIMARY KEY AUTO_INCREMENT, i int, f double, g float, d decimal(10,2), w datetime(3), v datetime, y date, `s``x` decimal(4,1))";
+    let mut desk = desk(&server, table, "retry = { first = \"1ms\", cap = \"1ms\", max_attempts = 1 }");
+    let decimal = |t: &str| Value::Decimal(t.into());
+    let moment = |t: &str| Value::Timestamp(t.into());
+    let refused = [
+        ("i", Value::Real(1.5)),
+        ("i", decimal("1.5")),
+        ("i", Value::Text("1.5".into())),
+        ("f", Value::Integer((1 << 53) + 1)),
+        ("f", decimal("12345678901234567890.5")),
+        ("g", Value::Integer((1 << 24) + 1)),
+        ("d", decimal("1.239")),
+        ("d", Value::Real(0.125)),
+        ("w", moment("2026-11-30T04:05:06.7891Z")),
+        ("v", moment("2026-11-30T04:05:06.7Z")),
+        ("y", moment("2026-11-30T23:30:00-02:00")),
+        ("`s``x`", decimal("1.25")),
+    ];
+    for (column, value) in &refused {
+        desk.values(&format!("INSERT INTO stock ({column}) VALUES (?)"), vec![value.clone()]);
+    }
+    desk.values("UPDATE litepost.stock SET d = ?", vec![decimal("1.239")]);
+    desk.values("INSERT INTO stock VALUES (DEFAULT, ?, 1, 1, 1, NULL, NULL, NULL, NULL)", vec![Value::Real(2.5)]);
+    // What the statement itself rounds is meant.
+    let fine = vec![decimal("1.239"), Value::Real(2.0), decimal("0.1"), moment("2026-11-30T06:05:06.789+02:00")];
+    desk.values("INSERT INTO stock (d, i, f, w) VALUES (round(?, 2), ?, ?, ?)", fine);
+    desk.drain().await;
+    let dead = i64::try_from(refused.len() + 2).unwrap();
+    assert_eq!(desk.number("SELECT count(*) FROM litepost_dead WHERE error_code = '22023'"), dead);
+    assert_eq!(server.sql("SELECT d, i, f, w FROM stock"), "1.24\t2\t0.1\t2026-11-30 04:05:06.789");
+    desk.verify();
+}
+
+/// Rows of a joined statement are treated one after the other, by a trigger too, whenever it was added.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_that_is_added_meanwhile_sees_every_row_by_itself() {
+    let server = MariaDb::start();
+    let mut desk = desk(&server, "CREATE TABLE stock (id bigint PRIMARY KEY, n bigint)", "");
+    let relay = desk.start();
+    let insert = |desk: &mut Desk, from: i64| {
+        let tx = desk.outbox.transaction().unwrap();
+        for id in from..from + 100 {
+            let args = [Value::Integer(id)];
+            enqueue(&tx, &NewEvent::statement("stock", "INSERT INTO stock (id, n) VALUES (?, 0)", args)).unwrap();
+        }
+        tx.commit().unwrap();
+    };
+    insert(&mut desk, 0);
+    desk.until("the first rows are there", |_| server.sql("SELECT count(*) FROM stock") == "100").await;
+    // What each row finds in the table is what it would find alone.
+    server.sql("CREATE TRIGGER note BEFORE INSERT ON stock FOR EACH ROW SET NEW.n = (SELECT count(*) FROM stock)");
+    insert(&mut desk, 100);
+    desk.until("the others are there", |_| server.sql("SELECT count(*) FROM stock") == "200").await;
+    relay.stop().await;
+    assert_eq!(server.sql("SELECT count(*) FROM stock WHERE n = if(id < 100, 0, id)"), "200");
+    desk.verify();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_checked() {
+    let (certificate, stranger) = (Certificate::new(), Certificate::new());
+    let server = MariaDb::start_tls(&certificate);
+    server.sql(STOCK);
+    let mut desk = Desk::new();
+    desk.statement("k", "INSERT INTO stock VALUES (?, 1)", &[1]);
+    let trust = |desk: &Desk, trusted: &str| {
+        let text = format!(
+            "[app.shop]\ndatabase = \"shop.db\"\n[app.shop.db.copy]\ntype = \"mysql\"\ntables = [\"stock\"]\n\
+             connection = {{ url = \"{}\", {trusted} }}\n",
+            server.url()
+        );
+        std::fs::write(desk.path("litepost.toml"), text).unwrap();
+    };
+    for trusted in ["tls = true".to_owned(), format!("tls_root_cert = \"{}\"", stranger.cert().display())] {
+        trust(&desk, &trusted);
+        let report = desk.drain().await;
+        assert!(matches!(only(&report), Drained::Unavailable { error } if error.contains("certificate")), "{report:?}");
+    }
+    trust(&desk, &format!("tls_root_cert = \"{}\"", certificate.cert().display()));
+    desk.drain_everything().await;
+    assert_eq!(rows(&server), "1=1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -203,6 +291,24 @@ async fn a_table_that_cannot_be_rolled_back_is_refused_before_anything_is_writte
     server.sql("ALTER TABLE stock ENGINE = InnoDB");
     desk.drain_everything().await;
     assert_eq!(rows(&server), "1=1");
+}
+
+/// A table that no configuration names, but a statement writes into.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_table_that_cannot_be_rolled_back_holds_its_statements() {
+    let server = MariaDb::start();
+    server.sql("CREATE TABLE noted (id bigint PRIMARY KEY) ENGINE = MyISAM");
+    let mut desk = desk(&server, STOCK, IMPATIENT);
+    desk.statement("a", "INSERT INTO noted VALUES (?)", &[1]);
+    desk.statement("b", "INSERT INTO stock VALUES (?, 1)", &[1]);
+    let relay = desk.start();
+    desk.until("it is held", |d| blocked(d).starts_with("engine: ")).await;
+    desk.until("the other goes on", |_| rows(&server) == "1=1").await;
+    assert_eq!(server.sql("SELECT count(*) FROM noted"), "0");
+    server.sql("ALTER TABLE noted ENGINE = InnoDB");
+    desk.until("it goes on", |_| server.sql("SELECT count(*) FROM noted") == "1").await;
+    relay.stop().await;
+    assert_eq!(desk.number("SELECT count(*) FROM litepost_dead"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{Supervised, is_root, listens, new_folder, on_free_port, run, wait_until};
+use crate::tls::Certificate;
 
 /// The database that a new server has for tests.
 const DATABASE: &str = "litepost";
@@ -25,7 +26,15 @@ impl MariaDb {
     /// # Panics
     /// When MariaDB is not installed or does not start: a test must not pass without its server.
     pub fn start() -> Self {
-        on_free_port(Self::try_start)
+        on_free_port(|port| Self::try_start(port, None))
+    }
+
+    /// Starts a server that speaks TLS with this certificate.
+    ///
+    /// # Panics
+    /// As [`MariaDb::start`].
+    pub fn start_tls(certificate: &Certificate) -> Self {
+        on_free_port(|port| Self::try_start(port, Some(certificate)))
     }
 
     /// The port on 127.0.0.1.
@@ -84,7 +93,7 @@ impl MariaDb {
         String::from_utf8_lossy(&run(&command).stdout).trim_end().to_owned()
     }
 
-    fn try_start(port: u16) -> Option<Self> {
+    fn try_start(port: u16, certificate: Option<&Certificate>) -> Option<Self> {
         let folder = new_folder("litepost-mariadb-");
         let root = is_root();
         if root {
@@ -97,11 +106,17 @@ impl MariaDb {
             &["--no-defaults", &data, "--auth-root-authentication-method=normal", "--skip-test-db"],
         ));
         let socket = folder.join("mysqld.sock");
-        let server = Supervised::start(
-            "TERM",
-            &folder,
-            &as_server(root, "mariadbd", &server_arguments(&data, &socket, port).each_ref().map(String::as_str)),
-        );
+        let mut arguments = server_arguments(&data, &socket, port).to_vec();
+        if let Some(certificate) = certificate {
+            let [cert, key] = certificate.copy_for(&folder, "mysql");
+            arguments.extend([
+                format!("--ssl-cert={cert}"),
+                format!("--ssl-key={key}"),
+                "--require-secure-transport=on".into(),
+            ]);
+        }
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let server = Supervised::start("TERM", &folder, &as_server(root, "mariadbd", &arguments));
         let started = Self { port, socket, server };
         if !started.is_up() {
             return None;

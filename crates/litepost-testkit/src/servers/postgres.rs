@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{Supervised, is_root, listens, new_folder, on_free_port, run, wait_until};
+use crate::tls::Certificate;
 
 /// A running PostgreSQL; it stops when this is dropped or the process ends.
 #[derive(Debug)]
@@ -23,7 +24,16 @@ impl Postgres {
     /// When PostgreSQL is not installed or does not start: a test must not pass without its server.
     pub fn start_with(settings: &[&str]) -> Self {
         let bin = binaries();
-        on_free_port(|port| Self::try_start(&bin, port, settings))
+        on_free_port(|port| Self::try_start(&bin, port, settings, None))
+    }
+
+    /// Starts a server that speaks TLS with this certificate, and nothing else.
+    ///
+    /// # Panics
+    /// As [`Postgres::start_with`].
+    pub fn start_tls(certificate: &Certificate) -> Self {
+        let bin = binaries();
+        on_free_port(|port| Self::try_start(&bin, port, &[], Some(certificate)))
     }
 
     /// Starts a new, empty server with PostgreSQL's own settings.
@@ -92,7 +102,7 @@ impl Postgres {
         self.server.signal("CONT");
     }
 
-    fn try_start(bin: &Path, port: u16, settings: &[&str]) -> Option<Self> {
+    fn try_start(bin: &Path, port: u16, settings: &[&str], certificate: Option<&Certificate>) -> Option<Self> {
         let folder = new_folder("litepost-pg-");
         let data = folder.join("data").display().to_string();
         let root = is_root();
@@ -109,6 +119,16 @@ impl Postgres {
         let number = port.to_string();
         let mut arguments = vec!["-D", &data, "-p", &number, "-k", &socket, "-h", "127.0.0.1"];
         for setting in settings {
+            arguments.extend(["-c", setting]);
+        }
+        let tls = certificate.map(|certificate| {
+            let [cert, key] = certificate.copy_for(&folder, "postgres");
+            // Whoever comes without TLS is turned away.
+            let hba = "local all all trust\nhostssl all all 127.0.0.1/32 trust\n";
+            std::fs::write(folder.join("data/pg_hba.conf"), hba).expect("a file of rules");
+            ["ssl=on".into(), format!("ssl_cert_file={cert}"), format!("ssl_key_file={key}")]
+        });
+        for setting in tls.iter().flatten() {
             arguments.extend(["-c", setting]);
         }
         let server = Supervised::start("QUIT", &folder, &as_server(root, bin, "postgres", &arguments));

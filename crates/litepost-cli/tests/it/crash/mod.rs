@@ -191,3 +191,10 @@ fn postgres_equals_the_model_whatever_is_killed() {
 fn mariadb_equals_the_model_whatever_is_killed() {
     crash_run("mariadb", Place::new(), Target::mariadb());
 }
+
+#[test]
+fn libsql_equals_the_model_whatever_is_killed() {
+    let place = Place::new();
+    let target = Target::libsql(place.folder());
+    crash_run("libsql", place, target);
+}

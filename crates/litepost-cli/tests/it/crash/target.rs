@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use litepost_testkit::hrana::{HranaOptions, HranaServer};
 use litepost_testkit::servers::{MariaDb, Postgres};
 use rusqlite::Connection;
 
@@ -14,6 +15,8 @@ pub(crate) enum Target {
     Sqlite(PathBuf),
     Postgres(Postgres),
     MariaDb(MariaDb),
+    /// Behind Hrana; the server is the test's own.
+    Libsql(PathBuf, HranaServer),
 }
 
 impl Target {
@@ -35,12 +38,21 @@ impl Target {
         Self::MariaDb(server)
     }
 
+    pub(crate) fn libsql(folder: &Path) -> Self {
+        let Self::Sqlite(path) = Self::sqlite(folder) else { unreachable!() };
+        // Streams that expire between two batches are met as well.
+        let options = HranaOptions { expiry: Duration::from_millis(200), ..HranaOptions::default() };
+        let server = HranaServer::start(&path, options);
+        Self::Libsql(path, server)
+    }
+
     /// The target's part of the configuration.
     pub(crate) fn config(&self) -> String {
         let (kind, connection) = match self {
             Self::Sqlite(path) => ("sqlite", format!("path = \"{}\"", path.display())),
             Self::Postgres(server) => ("postgres", format!("url = \"{}\"", server.url())),
             Self::MariaDb(server) => ("mysql", format!("url = \"{}\"", server.url())),
+            Self::Libsql(_, server) => ("libsql", format!("url = \"{}\"", server.url())),
         };
         format!("type = \"{kind}\"\nconnection = {{ {connection} }}\n")
     }
@@ -69,6 +81,11 @@ impl Target {
                 db.execute_batch("BEGIN EXCLUSIVE").unwrap();
                 std::thread::sleep(Duration::from_millis(if crash { 300 } else { 1_500 }));
                 db.execute_batch("ROLLBACK").unwrap();
+            }
+            // Its end is always one: no request is answered any more, open transactions are undone.
+            Self::Libsql(_, server) => {
+                server.kill();
+                server.start_again();
             }
             Self::Postgres(server) => {
                 if crash {
@@ -101,7 +118,7 @@ impl Target {
 
     fn lines(&self, sql: &str) -> Vec<String> {
         match self {
-            Self::Sqlite(path) => {
+            Self::Sqlite(path) | Self::Libsql(path, _) => {
                 let db = Connection::open(path).unwrap();
                 let mut statement = db.prepare(sql).unwrap();
                 statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()

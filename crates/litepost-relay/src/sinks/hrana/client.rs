@@ -85,13 +85,24 @@ impl Client {
     /// Finds out what the server speaks, and whether it can hold a ledger at all.
     pub(super) async fn connect(endpoint: &Endpoint) -> Result<Self, Unavailable> {
         sql::ensure_tls_provider();
-        let http = reqwest::Client::builder()
+        let unusable =
+            |e: &dyn std::fmt::Display| Unavailable::new(UnavailableKind::Connect, format!("{}: {e}", endpoint.shown));
+        let mut builder = reqwest::Client::builder();
+        if let Some(path) = &endpoint.tls_root_cert {
+            let read = std::fs::read(path).map_err(|e| unusable(&format!("{} cannot be read: {e}", path.display())))?;
+            let certificates = reqwest::Certificate::from_pem_bundle(&read)
+                .ok()
+                .filter(|found| !found.is_empty())
+                .ok_or_else(|| unusable(&format!("{} holds no certificate", path.display())))?;
+            builder = builder.tls_certs_only(certificates);
+        }
+        let http = builder
             .redirect(Policy::custom(redirect))
             .connect_timeout(endpoint.connect_timeout)
             .pool_idle_timeout(Duration::from_secs(60))
             .user_agent(concat!("litepost/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|e| Unavailable::new(UnavailableKind::Connect, format!("{}: {e}", endpoint.shown)))?;
+            .map_err(|e| unusable(&e))?;
         let mut client = Self {
             http,
             base: endpoint.base.clone(),

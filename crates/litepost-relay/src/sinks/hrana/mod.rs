@@ -10,6 +10,7 @@ mod errors;
 mod session;
 mod wire;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,9 @@ struct Connection {
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     auth_token: Option<SecretString>,
+    /// A PEM file with the certificates to trust instead of the machine's.
+    #[serde(default)]
+    tls_root_cert: Option<PathBuf>,
     /// Longest time to connect, milliseconds.
     #[serde(default = "ten_seconds")]
     connect_timeout_ms: u64,
@@ -70,6 +74,7 @@ struct Endpoint {
     shown: String,
     token: Option<HeaderValue>,
     secrets: Vec<String>,
+    tls_root_cert: Option<PathBuf>,
     connect_timeout: Duration,
     batch_timeout: Duration,
 }
@@ -86,6 +91,13 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
     if address.token.is_some() && connection.auth_token.is_some() {
         return Err(SinkConfigError::new("connection.auth_token", "is given in the url as well; keep one of them"));
     }
+    let tls_root_cert = match &connection.tls_root_cert {
+        Some(_) if address.base.scheme() != "https" => {
+            return Err(SinkConfigError::new("connection.tls_root_cert", "needs https:// or libsql:// with TLS"));
+        }
+        Some(path) => Some(settings::path(settings, path, "connection.tls_root_cert")?),
+        None => None,
+    };
     let given = connection.auth_token.map(|token| token.expose_secret().to_owned());
     let secret = given.or(address.token).filter(|token| !token.is_empty());
     let token = match &secret {
@@ -105,6 +117,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
             base: address.base,
             token,
             secrets: secret.into_iter().collect(),
+            tls_root_cert,
             connect_timeout: sql::deadline("connection.connect_timeout_ms", connection.connect_timeout_ms)?,
             batch_timeout: sql::deadline("connection.batch_timeout_ms", connection.batch_timeout_ms)?,
         },

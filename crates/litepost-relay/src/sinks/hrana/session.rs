@@ -184,6 +184,8 @@ impl HranaSession {
             // Deferred constraints speak here.
             Some(Blame::Rejected(r)) => Failure::Whole(r),
             Some(Blame::Unavailable(u)) => Failure::Unavailable(u),
+            // A server without SQLite's codes: as with its statements, the events are taken to be wrong.
+            Some(Blame::Unclear(r)) if !self.client.is_whole() => Failure::Whole(r),
             Some(Blame::Unclear(r)) => Failure::Unavailable(Unavailable::new(UnavailableKind::Server, r.message)),
             None => Failure::Unavailable(unfitting()),
         })

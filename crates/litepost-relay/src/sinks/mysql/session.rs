@@ -3,6 +3,7 @@
 //! Called by the engine. Invariant: a failed statement never leaves its transaction open or half committed; a value
 //! that the server could not even receive is the event's fault and not the connection's.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use mysql_async::{Conn, Opts, Params, Value as My};
 
 use super::{errors, types};
 use crate::dialect::{Dialect, MySqlModes};
-use crate::sinks::sql::{Failure, Fault, Planned, Session, Work};
+use crate::sinks::sql::{Columns, Failure, Fault, Planned, Session, Work};
 
 /// Rows of a joined statement, largest first; the driver keeps each prepared.
 const ROWS: [usize; 4] = [128, 32, 8, 2];
@@ -27,8 +28,14 @@ pub(super) struct MySqlSession {
     modes: MySqlModes,
     /// `max_allowed_packet`: what one statement with its values may take.
     packet_bytes_max: usize,
+    columns: Columns,
+    /// Tables, as statements write them, whose engine knows no transactions.
+    without_rollback: HashSet<String>,
+    batches: u32,
 }
 
+/// Batches after which the columns of tables are asked for again.
+const COLUMNS_BATCHES: u32 = 200;
 /// What a packet holds beside values and text.
 const PACKET_OVERHEAD_BYTES: usize = 1_024;
 
@@ -56,7 +63,14 @@ impl MySqlSession {
             conn.query_first("SELECT @@sql_mode, @@max_allowed_packet").await.map_err(|e| refused(&e))?;
         let (mode, packet) = found.unwrap_or_default();
         let packet_bytes_max = usize::try_from(packet).unwrap_or(usize::MAX).saturating_sub(PACKET_OVERHEAD_BYTES);
-        Ok(Self { conn: Some(conn), modes: MySqlModes::parse(&mode), packet_bytes_max })
+        Ok(Self {
+            conn: Some(conn),
+            modes: MySqlModes::parse(&mode),
+            packet_bytes_max,
+            columns: Columns::default(),
+            without_rollback: HashSet::new(),
+            batches: 0,
+        })
     }
 
     /// A table among `names` whose engine knows no transactions, with its engine.
@@ -87,6 +101,57 @@ impl MySqlSession {
         Err(Rejection::new("1153", message))
     }
 
+    /// Learns what the columns of the steps' tables keep. What cannot be told is not judged: the server will.
+    async fn learn(&mut self, steps: &[&Planned]) -> Result<(), Failure> {
+        for assigned in steps.iter().filter_map(|step| step.text.assigned.as_ref()) {
+            if !self.columns.misses(assigned) {
+                continue;
+            }
+            let mut path = assigned.path.iter().rev().map(|part| Value::Text(part.clone()));
+            let table = path.next().unwrap_or(Value::Null);
+            let found = match self.query(types::COLUMNS, &[path.next().unwrap_or(Value::Null), table]).await {
+                Ok(rows) => rows,
+                Err(Fault::Rejected(_)) => Vec::new(),
+                Err(Fault::Unavailable(u)) => return Err(Failure::Unavailable(u)),
+            };
+            if found.iter().any(|row| types::cannot_undo(row)) {
+                self.without_rollback.insert(assigned.written.clone());
+            }
+            self.columns.tell(assigned, found.iter().map(|row| types::held(row)).collect());
+        }
+        Ok(())
+    }
+
+    fn forget_tables(&mut self) {
+        self.columns.clear();
+        self.without_rollback.clear();
+    }
+
+    /// With a ledger, no statement may write where a failed batch would stay.
+    fn must_undo(&self, work: &Work<'_>) -> Result<(), Failure> {
+        if work.guards.is_empty() || self.without_rollback.is_empty() {
+            return Ok(());
+        }
+        for (at, step) in work.steps.iter().enumerate() {
+            if let Some(assigned) = step.text.assigned.as_ref().filter(|a| self.without_rollback.contains(&a.written)) {
+                let message = format!(
+                    "the engine of the table {} cannot undo what a failed batch has written, so nothing there is exactly once; \
+                     ALTER TABLE {} ENGINE = InnoDB",
+                    assigned.written, assigned.written
+                );
+                return Err(Failure::Step(at, Rejection::hold("engine", message)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what the server would not take, or would change without a word.
+    fn check(&mut self, step: &Planned) -> Result<(), Rejection> {
+        self.must_fit(step)?;
+        let Some(assigned) = &step.text.assigned else { return Ok(()) };
+        self.columns.check(&step.text.sql, assigned, &step.values)
+    }
+
     fn conn(&mut self) -> Result<&mut Conn, Fault> {
         let gone = || Fault::Unavailable(Unavailable::new(UnavailableKind::Connect, "the connection is closed"));
         self.conn.as_mut().ok_or_else(gone)
@@ -101,7 +166,7 @@ impl MySqlSession {
             let rows = if join { run_length(steps, at) } else { 1 };
             let mut values = Vec::with_capacity(rows * first.values.len());
             for (row, step) in steps.iter().skip(at).take(rows).enumerate() {
-                self.must_fit(step).map_err(|r| Failure::Step(at + row, r))?;
+                self.check(step).map_err(|r| Failure::Step(at + row, r))?;
                 values.extend(encode_all(&step.values).map_err(|r| Failure::Step(at + row, r))?);
             }
             let joined =
@@ -213,11 +278,25 @@ impl Session for MySqlSession {
 
     fn apply<'a>(&'a mut self, work: &'a Work<'a>) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            match self.transaction(work, true).await {
+            self.batches += 1;
+            if self.batches.is_multiple_of(COLUMNS_BATCHES) {
+                self.forget_tables();
+            }
+            self.learn(work.steps).await?;
+            if let Err(failure) = self.must_undo(work) {
+                self.forget_tables();
+                return Err(failure);
+            }
+            let answer = match self.transaction(work, true).await {
                 // Which row of a joined statement it was is found by sending them one by one.
                 Err(Failure::Step(..)) => self.transaction(work, false).await,
                 answer => answer,
+            };
+            if answer.is_err() {
+                // Perhaps a table has changed since: the next attempt asks the server again.
+                self.forget_tables();
             }
+            answer
         })
     }
 

@@ -3,10 +3,11 @@
 //! Text, decimals, UUIDs and JSON are read by the column's own type in strict mode. Timestamps become UTC in the form
 //! that every version understands.
 
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use litepost_core::{Rejection, Value};
 use mysql_async::Value as My;
+
+use crate::sinks::sql::{Held, Holds, moment};
 
 /// `value` as parameter `position` (from 1).
 pub(super) fn encode(value: &Value, position: usize) -> Result<My, Rejection> {
@@ -23,11 +24,44 @@ pub(super) fn encode(value: &Value, position: usize) -> Result<My, Rejection> {
     })
 }
 
+/// The columns of a table, in their order: name, type, digits behind the point, digits of a second; and whether the
+/// table's engine knows transactions.
+pub(super) const COLUMNS: &str =
+    "SELECT c.column_name, c.data_type, c.numeric_scale, c.datetime_precision, e.transactions
+  FROM information_schema.columns c
+  LEFT JOIN information_schema.tables t ON t.table_schema = c.table_schema AND t.table_name = c.table_name
+  LEFT JOIN information_schema.engines e ON e.engine = t.engine
+  WHERE c.table_schema = coalesce(?, DATABASE()) AND c.table_name = ? ORDER BY c.ordinal_position";
+
+/// Whether a row of [`COLUMNS`] says that a failed batch would stay in the table.
+pub(super) fn cannot_undo(row: &[Value]) -> bool {
+    matches!(row.get(4), Some(Value::Text(transactions)) if transactions != "YES")
+}
+
+/// What a column keeps, by a row of [`COLUMNS`].
+pub(super) fn held(row: &[Value]) -> Held {
+    let text = |at: usize| match row.get(at) {
+        Some(Value::Text(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let number = |at: usize| match row.get(at) {
+        Some(Value::Integer(number)) => i32::try_from(*number).unwrap_or(0),
+        _ => 0,
+    };
+    let holds = match text(1).to_ascii_lowercase().as_str() {
+        "tinyint" | "smallint" | "mediumint" | "int" | "bigint" | "year" | "bit" => Holds::Whole,
+        "decimal" => Holds::Scaled(number(2)),
+        "double" => Holds::Double,
+        "float" => Holds::Single,
+        "datetime" | "timestamp" => Holds::Seconds(number(3)),
+        "date" | "time" => Holds::Part,
+        _ => Holds::Anything,
+    };
+    Held { name: text(0), holds }
+}
+
 fn timestamp(text: &str) -> Result<String, String> {
-    let at: Timestamp = text.parse().map_err(|e| format!("{text:?} is no RFC 3339 timestamp: {e}"))?;
-    if at.subsec_nanosecond() % 1_000 != 0 {
-        return Err(format!("MySQL keeps microseconds, and {text:?} is finer"));
-    }
+    let at = moment("MySQL", text)?;
     Ok(at.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d %H:%M:%S%.6f").to_string())
 }
 

@@ -1,12 +1,15 @@
 //! Bind values in PostgreSQL's types: exact, or rejected with the reason.
 //!
-//! Called before anything of a batch is sent. Text, decimals, timestamps, UUIDs and JSON travel in text form and are
-//! read by the column type's own input function, so any type of the server works and what it cannot read is its error.
-//! Rounding that the column's type is declared for (`numeric(10,2)`, `real`) is the column's.
+//! Called before anything of a batch is sent. Text, decimals, UUIDs and JSON travel in text form and are read by the column
+//! type's own input function, so any type of the server works and what it cannot read is its error. Timestamps that are
+//! stored as such become UTC, since a `timestamp` would drop their offset without a word.
 
 use bytes::{BufMut as _, BytesMut};
+use jiff::tz::TimeZone;
 use litepost_core::{Rejection, Value};
 use tokio_postgres::types::{Format, IsNull, ToSql, Type};
+
+use crate::sinks::sql::{Held, Holds, moment};
 
 /// A value as it travels.
 #[derive(Debug)]
@@ -46,6 +49,32 @@ impl ToSql for Encoded {
     }
 }
 
+/// The columns of the table `$1` (as written in a statement), in their order: name, type, and what it is declared with.
+pub(super) const COLUMNS: &str = "SELECT a.attname::text, t.typname::text, a.atttypmod::int8
+  FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+  WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
+
+/// What a column keeps, by a row of [`COLUMNS`].
+pub(super) fn held(row: &[Value]) -> Held {
+    let text = |at: usize| match row.get(at) {
+        Some(Value::Text(text)) => text.clone(),
+        _ => String::new(),
+    };
+    let declared = match row.get(2) {
+        Some(Value::Integer(declared)) => i32::try_from(*declared).unwrap_or(-1),
+        _ => -1,
+    };
+    let holds = match text(1).as_str() {
+        // The scale has eleven bits and a sign.
+        "numeric" if declared >= 4 => Holds::Scaled((((declared - 4) & 0x7ff) ^ 0x400) - 0x400),
+        "float8" => Holds::Double,
+        "float4" => Holds::Single,
+        "timestamp" | "timestamptz" if declared >= 0 => Holds::Seconds(declared),
+        _ => Holds::Anything,
+    };
+    Held { name: text(0), holds }
+}
+
 /// The largest whole number up to which every one is a 64-bit float.
 const EXACT: i64 = 1 << 53;
 
@@ -66,6 +95,14 @@ pub(super) fn encode(value: &Value, ty: &Type, position: usize) -> Result<Encode
             Type::UUID if bytes.len() == 16 => Ok(binary(bytes)),
             _ => Err(wrong(format!("a BLOB does not fit the type {ty}"))),
         },
+        Value::Timestamp(t) if [Type::TIMESTAMP, Type::TIMESTAMPTZ].contains(ty) => {
+            let at = moment("PostgreSQL", t).map_err(wrong)?;
+            let form = if *ty == Type::TIMESTAMP { "%Y-%m-%d %H:%M:%S%.6f" } else { "%Y-%m-%d %H:%M:%S%.6f+00" };
+            Ok(Encoded::Text(at.to_zoned(TimeZone::UTC).strftime(form).to_string()))
+        }
+        Value::Timestamp(t) if [Type::DATE, Type::TIME, Type::TIMETZ].contains(ty) => {
+            Err(wrong(format!("the type {ty} would keep a part of {t} only; send that part as text")))
+        }
         Value::Text(t) | Value::Decimal(t) | Value::Timestamp(t) | Value::Uuid(t) | Value::Json(t) => {
             if t.contains('\0') {
                 return Err(Rejection::never(

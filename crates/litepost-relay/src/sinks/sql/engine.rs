@@ -12,6 +12,7 @@ use litepost::failpoint::{self, Point};
 use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::{EventRef, Line, Outcome, Rejection, RetryHint, Seq, Unavailable, UnavailableKind, Value};
 
+use super::beginning::Beginnings;
 use super::ledger::{self, Ledger, Mark, State};
 use super::options::Options;
 use super::outbox_seq::Numbers;
@@ -291,6 +292,7 @@ impl<S: Session> SqlSink<S> {
         }
         let steps: Vec<&Planned> = planned.iter().collect();
         let mut len = steps.len();
+        let mut beginnings = Beginnings::default();
         while len > 0 {
             let committing: Vec<&EventRef> = fresh[..len].iter().map(|&at| &events[at]).collect();
             match self.commit(&steps[..len], &committing, DeliveryOrder::InOrder).await {
@@ -298,15 +300,19 @@ impl<S: Session> SqlSink<S> {
                 Err(Failure::Step(index, rejection)) => {
                     len = index.min(len - 1);
                     stop = Some((fresh[len], rejection));
+                    beginnings = Beginnings::default();
                 }
-                Err(Failure::Whole(rejection)) if len == 1 => {
-                    len = 0;
-                    stop = Some((fresh[0], rejection));
-                }
-                Err(Failure::Whole(_)) => {
-                    len /= 2;
-                    stop = None;
-                }
+                Err(Failure::Whole(rejection)) => match beginnings.after(len) {
+                    // What is refused for good (too large) is not healed by more events.
+                    Some(other) if len > 1 || rejection.retry != RetryHint::Never => {
+                        len = other;
+                        stop = None;
+                    }
+                    _ => {
+                        len = 0;
+                        stop = Some((fresh[0], rejection));
+                    }
+                },
                 Err(Failure::Guard) => {
                     let why = self.explain_guard().await;
                     return give_up(answer, &why);

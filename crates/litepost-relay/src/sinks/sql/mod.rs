@@ -4,14 +4,18 @@
 //! can run a list of statements and ledger writes in one transaction. Invariant: whatever a session is asked to apply
 //! commits whole, together with the ledger, or not at all.
 
+mod beginning;
 mod engine;
+mod exact;
 mod look;
 mod options;
 mod outbox_seq;
 mod plan;
 mod session;
 
+pub(crate) use beginning::Beginnings;
 pub(crate) use engine::{look, open, unavailable};
+pub(crate) use exact::{Columns, Held, Holds, moment};
 pub(crate) use look::{findings, inspect};
 pub(crate) use options::{Options, deadline};
 pub(crate) use outbox_seq::{Numbers, Speak};

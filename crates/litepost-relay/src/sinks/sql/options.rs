@@ -63,8 +63,8 @@ impl Options {
         if options.dedupe == Dedupe::OutboxSeq || options.tables.values().any(|t| t.dedupe == Dedupe::OutboxSeq) {
             return Err(SinkConfigError::new(
                 "dedupe",
-                "\"outbox_seq\" is not available for this type of destination; use \"ledger\", which needs no column in \
-                 your tables and takes any SQL, or \"none\"",
+                "\"outbox_seq\" needs a conflict that is aimed at one index, which this type of destination does not have; \
+                 use \"ledger\", which needs no column in your tables and takes any SQL, or \"none\"",
             ));
         }
         Ok(options)

@@ -60,6 +60,16 @@ pub(super) fn compiling(e: &rusqlite::Error, sql: &str) -> Trouble {
     }
 }
 
+/// Sorts an error of COMMIT: only a constraint that was deferred until then is an event's.
+pub(super) fn committing(e: &rusqlite::Error) -> Trouble {
+    match code_of(e) {
+        Some(code) if code & 0xff == ffi::SQLITE_CONSTRAINT => {
+            Trouble::Rejected(Rejection::new(name_of(code), message_of(e)))
+        }
+        _ => Trouble::Unavailable(unavailable(e)),
+    }
+}
+
 /// An error outside of any event: opening, beginning, the ledger, committing.
 pub(super) fn unavailable(e: &rusqlite::Error) -> Unavailable {
     let code = code_of(e).unwrap_or(ffi::SQLITE_ERROR);

@@ -21,7 +21,7 @@ use crate::clock;
 use crate::dialect::Dialect;
 use crate::sink::{LedgerOf, LedgerRow, SinkContext};
 use crate::sinks::ledger::{self, Ledger, Mark, State};
-use crate::sinks::sql::{Numbers, Options, Planned, Planner};
+use crate::sinks::sql::{Beginnings, Numbers, Options, Planned, Planner};
 
 /// An open target.
 pub(super) struct Target {
@@ -33,6 +33,9 @@ pub(super) struct Target {
     numbers: Numbers,
     /// The ledger as we left it: when it has moved, somebody else moved it. `None` without one.
     ledger: Option<State>,
+    /// Whether each event has a savepoint of its own. They cost every event a third of its time, so only a batch in which
+    /// one was refused is run with them, and those behind it until none is.
+    careful: bool,
 }
 
 /// How one run over a batch ended.
@@ -40,6 +43,10 @@ enum Run {
     Done(Vec<Outcome>),
     /// The event at this index ended the whole transaction (`ON CONFLICT ROLLBACK`): run again without it.
     Poisoned(usize, Rejection),
+    /// The commit was refused, by a deferred constraint; all is undone.
+    Refused(Rejection),
+    /// An event was refused and no savepoint kept it apart: run again with them.
+    Careless,
 }
 
 /// Reads the ledger and changes nothing.
@@ -90,6 +97,7 @@ impl Target {
             options: settings.options.clone(),
             planner: Planner::new(Dialect::Sqlite),
             ledger: None,
+            careful: false,
         };
         if settings.options.keeps_ledger() {
             target.prepare_ledger(settings.options.may_create_ledger())?;
@@ -107,13 +115,13 @@ impl Target {
             return Err(Unavailable::new(UnavailableKind::Denied, message));
         }
         self.begin().map_err(fail)?;
-        let prepared = self.claim(there);
-        let (state, result) = match prepared {
-            Ok(state) => (Some(state), Ok(())),
-            Err(unavailable) => (None, Err(unavailable)),
-        };
-        self.finish(result)?;
-        self.ledger = state;
+        let prepared = self.claim(there).and_then(|state| match self.commit() {
+            Ok(()) => Ok(state),
+            Err(Trouble::Unavailable(unavailable)) => Err(unavailable),
+            Err(Trouble::Rejected(r)) => Err(Unavailable::new(UnavailableKind::Server, r.message)),
+        });
+        self.undo();
+        self.ledger = Some(prepared?);
         Ok(())
     }
 
@@ -163,12 +171,48 @@ impl Target {
     /// Applies a batch.
     pub(super) fn apply(&mut self, order: DeliveryOrder, events: &[EventRef]) -> Result<Vec<Outcome>, Unavailable> {
         let mut poison = BTreeMap::new();
+        let (mut len, mut beginnings) = (events.len(), Beginnings::default());
         loop {
-            match self.run(order, events, &poison)? {
-                Run::Done(outcomes) => return Ok(outcomes),
-                Run::Poisoned(at, rejection) => poison.insert(at, rejection),
-            };
+            match self.run(order, &events[..len], &poison)? {
+                Run::Done(mut outcomes) => {
+                    self.careful = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Rejected(_)));
+                    outcomes.resize(events.len(), Outcome::Deferred);
+                    return Ok(outcomes);
+                }
+                Run::Careless => self.careful = true,
+                Run::Poisoned(at, rejection) => {
+                    poison.insert(at, rejection);
+                }
+                Run::Refused(rejection) if events.len() == 1 => return Ok(vec![Outcome::Rejected(rejection)]),
+                Run::Refused(_) if order == DeliveryOrder::OutOfOrder => return self.one_by_one(order, events),
+                Run::Refused(rejection) => match beginnings.after(len) {
+                    Some(other) => len = other,
+                    None => {
+                        len = 1;
+                        poison.insert(0, rejection);
+                    }
+                },
+            }
         }
+    }
+
+    /// Each in a transaction of its own; a line ends with its first failure.
+    fn one_by_one(&mut self, order: DeliveryOrder, events: &[EventRef]) -> Result<Vec<Outcome>, Unavailable> {
+        let mut stopped: HashSet<Line> = HashSet::new();
+        let mut outcomes = Vec::with_capacity(events.len());
+        for event in events {
+            let line = Line::of(event, self.who.ordering);
+            if stopped.contains(&line) {
+                outcomes.push(Outcome::Deferred);
+                continue;
+            }
+            let outcome = self.apply(order, std::slice::from_ref(event))?.pop().unwrap_or(Outcome::Deferred);
+            if outcome != Outcome::Delivered {
+                stopped.insert(line);
+            }
+            outcomes.push(outcome);
+        }
+        Ok(outcomes)
     }
 
     fn run(
@@ -178,28 +222,25 @@ impl Target {
         poison: &BTreeMap<usize, Rejection>,
     ) -> Result<Run, Unavailable> {
         self.begin().map_err(|e| errors::unavailable(&e))?;
-        match self.within(order, events, poison) {
-            Ok((Run::Done(outcomes), change)) => {
-                if let Err(unavailable) = self.finish(Ok(())) {
-                    self.numbers = Numbers::new(&self.who);
-                    return Err(unavailable);
+        let within = self.within(order, events, poison);
+        let ended = match within {
+            Ok((Run::Done(outcomes), change)) => match self.commit() {
+                Ok(()) => {
+                    if let (Some(state), Some(change)) = (&mut self.ledger, change) {
+                        state.committed(change);
+                    }
+                    return Ok(Run::Done(outcomes));
                 }
-                if let (Some(state), Some(change)) = (&mut self.ledger, change) {
-                    state.committed(change);
-                }
-                Ok(Run::Done(outcomes))
-            }
-            Ok((poisoned, _)) => {
-                // What was added to a table is undone with the transaction.
-                self.numbers = Numbers::new(&self.who);
-                Ok(poisoned)
-            }
-            Err(unavailable) => {
-                self.numbers = Numbers::new(&self.who);
-                self.finish(Err(unavailable))?;
-                Ok(Run::Done(Vec::new()))
-            }
-        }
+                Err(Trouble::Rejected(rejection)) => Ok(Run::Refused(rejection)),
+                Err(Trouble::Unavailable(unavailable)) => Err(unavailable),
+            },
+            Ok((ended, _)) => Ok(ended),
+            Err(unavailable) => Err(unavailable),
+        };
+        self.undo();
+        // What was added to a table is undone with the transaction.
+        self.numbers = Numbers::new(&self.who);
+        ended
     }
 
     /// Everything between BEGIN and COMMIT.
@@ -236,6 +277,9 @@ impl Target {
                 }
                 Err(Trouble::Rejected(rejection)) if self.db.is_autocommit() => {
                     return Ok((Run::Poisoned(at, rejection), None));
+                }
+                Err(Trouble::Rejected(_)) if !self.careful && !poison.contains_key(&at) => {
+                    return Ok((Run::Careless, None));
                 }
                 Err(Trouble::Rejected(rejection)) => {
                     // What is missing may be the column or the index: the next attempt looks again.
@@ -287,9 +331,11 @@ impl Target {
         Ok(Some(planned))
     }
 
-    /// Executes one event; a failure undoes it and nothing else.
+    /// Executes one event. When it is refused, [`Target::careful`] undoes it and nothing else.
     fn execute_alone(&mut self, event: &EventRef, planned: Option<&Planned>) -> Result<(), Trouble> {
-        self.db.prepare_cached("SAVEPOINT litepost_event")?.execute([])?;
+        if self.careful {
+            self.db.prepare_cached("SAVEPOINT litepost_event")?.execute([])?;
+        }
         self.guard.event_speaks(true);
         let executed = match planned {
             Some(planned) => self.speak(&planned.text.sql, &Args::Positional(planned.values.clone())),
@@ -300,6 +346,9 @@ impl Target {
             // The statement ended the transaction; a success cannot.
             return executed
                 .and(Err(Trouble::Rejected(Rejection::never("transaction", "the statement ended the transaction"))));
+        }
+        if !self.careful {
+            return executed;
         }
         if executed.is_err() {
             self.db.prepare_cached("ROLLBACK TO litepost_event")?.execute([])?;
@@ -337,26 +386,25 @@ impl Target {
         Ok(())
     }
 
-    fn commit(&self) -> Result<(), Unavailable> {
-        let failed = |point: Point| Unavailable::new(UnavailableKind::Busy, point.name());
+    /// A constraint that is deferred speaks here; anything else is the destination's.
+    fn commit(&self) -> Result<(), Trouble> {
+        let failed = |point: Point| Trouble::Unavailable(Unavailable::new(UnavailableKind::Busy, point.name()));
         if failpoint::hit(Point::LedgerBeforeCommit) {
             return Err(failed(Point::LedgerBeforeCommit));
         }
-        self.db.execute_batch("COMMIT").map_err(|e| errors::unavailable(&e))?;
+        self.db.execute_batch("COMMIT").map_err(|e| errors::committing(&e))?;
         if failpoint::hit(Point::LedgerAfterCommit) {
             return Err(failed(Point::LedgerAfterCommit));
         }
         Ok(())
     }
 
-    /// Commits, or rolls back what has failed.
-    fn finish(&self, result: Result<(), Unavailable>) -> Result<(), Unavailable> {
-        let result = result.and_then(|()| self.commit());
-        if result.is_err() && !self.db.is_autocommit() {
+    /// Rolls back what is open.
+    fn undo(&self) {
+        if !self.db.is_autocommit() {
             // Fails only when SQLite has rolled back by itself.
             let _ = self.db.execute_batch("ROLLBACK");
         }
-        result
     }
 }
 

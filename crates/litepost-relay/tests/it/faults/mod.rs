@@ -1,5 +1,12 @@
 //! What sqloutbox did wrong (found by running it), as statements and outages that must end well here. The numbers are
-//! those of the list of its faults; what needs its extra column is tested where that is.
+//! those of the list of its faults (docs/proof.md); what needs its extra column is tested where that is.
+//!
+//! `old_way` runs the real sqloutbox in these situations and finds the faults there; `everywhere` holds them against each
+//! database; here is what SQLite alone can show.
+
+#[cfg(all(feature = "mysql", feature = "postgres"))]
+mod everywhere;
+mod old_way;
 
 use std::fmt::Write as _;
 use std::time::Duration;
