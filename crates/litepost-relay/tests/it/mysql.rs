@@ -132,7 +132,7 @@ async fn values_that_do_not_fit_are_refused_with_the_reason() {
         ("i", Value::Integer(1 << 31), "1264", "Out of range"),
         ("i", Value::Text("12a".into()), "1265", "column 'i'"),
         ("w", Value::Timestamp("yesterday".into()), "22023", "no RFC 3339 timestamp"),
-        ("w", Value::Timestamp("2026-11-30T04:05:06.1234567Z".into()), "22023", "finer"),
+        ("w", Value::Timestamp("2026-11-30T04:05:06.1234567Z".into()), "22023", "to 6 digits of a second"),
         ("u", Value::Uuid("zz".into()), "1292", "Incorrect uuid"),
         ("j", Value::Text("{bad".into()), "4025", "stock.j"),
         ("t", Value::Blob(vec![255]), "1366", "Incorrect string"),

@@ -1,7 +1,7 @@
 //! `sqlite`: executes statement events in another SQLite file, each exactly once.
 //!
 //! A batch and its ledger row commit in one transaction of the target, so a crash anywhere applies nothing twice and
-//! a relay with an older fencing token cannot commit. A statement that fails is undone alone (savepoint); what stands
+//! a relay with an older fencing token cannot commit. A statement that fails is undone alone; what stands
 //! before it commits. Works on a thread that may block, with one connection per lane.
 
 mod bind;

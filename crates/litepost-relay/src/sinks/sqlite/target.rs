@@ -33,7 +33,7 @@ pub(super) struct Target {
     numbers: Numbers,
     /// The ledger as we left it: when it has moved, somebody else moved it. `None` without one.
     ledger: Option<State>,
-    /// Whether each event has a savepoint of its own. They cost every event a third of its time, so only a batch in which
+    /// Whether each event has a savepoint of its own. They cost every event a part of its time, so only a batch in which
     /// one was refused is run with them, and those behind it until none is.
     careful: bool,
 }
