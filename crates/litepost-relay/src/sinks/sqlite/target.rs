@@ -185,13 +185,14 @@ impl Target {
                 }
                 Run::Refused(rejection) if events.len() == 1 => return Ok(vec![Outcome::Rejected(rejection)]),
                 Run::Refused(_) if order == DeliveryOrder::OutOfOrder => return self.one_by_one(order, events),
-                Run::Refused(rejection) => match beginnings.after(len) {
-                    Some(other) => len = other,
-                    None => {
+                Run::Refused(rejection) => {
+                    if let Some(other) = beginnings.after(len) {
+                        len = other;
+                    } else {
                         len = 1;
                         poison.insert(0, rejection);
                     }
-                },
+                }
             }
         }
     }
