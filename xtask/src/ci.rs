@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::shell::{cargo, command, root, run as sh};
 use crate::summary::Summary;
-use crate::{docs, laws, setup, test, tidy};
+use crate::{docs, laws, pythons, setup, test, tidy};
 
 /// Options of `cargo xtask ci`.
 #[derive(clap::Args)]
@@ -36,6 +36,7 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.without_tests {
         summary.step("what the tests need", setup::everything);
         test::all(&mut summary, setup::nextest().as_deref());
+        pythons::found(&mut summary);
     }
     summary.close()
 }

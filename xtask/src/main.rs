@@ -1,4 +1,5 @@
-//! The project's own commands: `cargo xtask demo | test | ci | bench | docs | blocks | sim | crash | fuzz | setup`.
+//! The project's own commands: `cargo xtask demo | test | ci | bench | docs | blocks | sim | crash | fuzz | wheel |
+//! pythons | setup`.
 //!
 //! Called by people and by `.ci/run`. Invariant: a command that could not do all of its work exits with
 //! something else than 0: 1 for a finding (a failing test, a broken rule), 2 for anything unexpected. Nothing
@@ -15,6 +16,7 @@ mod demo;
 mod docs;
 mod fuzz;
 mod laws;
+mod pythons;
 mod quickstart;
 mod setup;
 mod shell;
@@ -54,6 +56,8 @@ enum Command {
     Sim(sim::Args),
     /// Build the pip package, install it in a clean environment and use it
     Wheel(wheel::Args),
+    /// The Python package's tests on every Python that it promises
+    Pythons(pythons::Args),
     /// Mixed statements into every SQL database while relays are killed and servers restart
     Crash(crash::Args),
     /// Random input to one part, for as long as asked
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
         Command::Blocks(args) => blocks::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Wheel(args) => wheel::wheel(&args),
+        Command::Pythons(args) => pythons::pythons(&args),
         Command::Crash(args) => crash::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Setup => setup::everything(),

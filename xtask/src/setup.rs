@@ -98,7 +98,7 @@ pub fn sqloutbox() -> Result<()> {
 }
 
 /// What the Python package's tests and checks need: its own list.
-const PYTHON_CLIENT: &str = "clients/python/requirements-dev.txt";
+pub const PYTHON_CLIENT: &str = "clients/python/requirements-dev.txt";
 
 /// The environment of the Python package's tests.
 pub fn python_client() -> Result<PathBuf> {
@@ -218,6 +218,11 @@ pub fn venv(name: &str) -> Result<PathBuf> {
 
 /// The same, from a list of requirements of its own.
 pub fn venv_from(name: &str, requirements: &str) -> Result<PathBuf> {
+    venv_with(Path::new("python3"), name, requirements)
+}
+
+/// The same, for a certain interpreter.
+pub fn venv_with(python: &Path, name: &str, requirements: &str) -> Result<PathBuf> {
     let requirements = root().join(requirements);
     let wanted = std::fs::read_to_string(&requirements).with_context(|| format!("{}", requirements.display()))?;
     let folder = target().join(format!("venv-{name}"));
@@ -227,7 +232,7 @@ pub fn venv_from(name: &str, requirements: &str) -> Result<PathBuf> {
         return Ok(bin);
     }
     let path = |path: &Path| path.display().to_string();
-    run(&mut command("python3", &["-m", "venv", "--clear", &path(&folder)]))?;
+    run(&mut command(python, &["-m", "venv", "--clear", &path(&folder)]))?;
     let mut pip = command(bin.join("pip"), &["install", "--quiet", "--disable-pip-version-check", "-r"]);
     run(pip.arg(&requirements))?;
     std::fs::write(stamp, wanted)?;

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import sysconfig
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import litepost
 from litepost import Json, encode_statement
 from litepost.host import decode_args
 
@@ -155,3 +157,30 @@ def test_values_arrive_as_they_were_bound() -> None:
     assert decode_args(sent) == [*bound, {"a": [1]}, float("-inf")]
     with pytest.raises(ValueError, match="no bind value"):
         decode_args([{"a": 1}])
+
+
+def test_the_module_is_the_program(tmp_path):
+    """A program in the PATH stands for the one that the wheel puts beside the interpreter."""
+    program = tmp_path / "litepost"
+    program.write_text('#!/bin/sh\necho "$$ $*"\nexit 3\n')
+    program.chmod(0o755)
+    package = str(Path(litepost.__file__).resolve().parents[1])
+    if (Path(sysconfig.get_path("scripts")) / "litepost").exists():
+        pytest.skip("this environment has the program, which goes before the one in the PATH")
+
+    def run(path):
+        return subprocess.Popen(
+            [sys.executable, "-m", "litepost", "status", "-d", "x y"],
+            env={"PATH": path, "PYTHONPATH": package},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    child = run(f"{tmp_path}:/usr/bin:/bin")
+    out, _ = child.communicate(timeout=30)
+    assert (out, child.returncode) == (f"{child.pid} status -d x y\n", 3)
+    child = run(str(tmp_path / "nothing"))
+    _, err = child.communicate(timeout=30)
+    assert child.returncode == 1
+    assert err.startswith("error: the program litepost is not installed")

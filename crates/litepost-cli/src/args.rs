@@ -43,8 +43,9 @@ pub(crate) enum Command {
     /// Show the events in the log
     Tail(commands::tail::Tail),
     /// Look at the events that could not be delivered; replay, edit, discard, export them
-    #[command(alias = "dead-letter")]
     Dead(commands::dead::Dead),
+    /// As sqloutbox says it: list, show, replay dead letters by table and number
+    DeadLetter(commands::dead_letter::DeadLetter),
     /// Make a consumer idempotent: the inbox of a PostgreSQL, MySQL or SQLite database
     Inbox(commands::inbox::Inbox),
     /// Stop delivering to a destination, or a topic or key of it
@@ -120,9 +121,12 @@ impl Command {
 /// Which outbox files a command is about.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Where {
-    /// The database that holds the outbox; or a folder (also --db-dir): every outbox file in it
-    #[arg(long, short = 'd', value_name = "FILE", conflicts_with = "config", alias = "db-dir")]
+    /// The database that holds the outbox; or a folder: every outbox file in it
+    #[arg(long, short = 'd', value_name = "FILE", conflicts_with = "config")]
     pub(crate) database: Option<PathBuf>,
+    /// The folder of an app: every outbox file in it
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "database"])]
+    pub(crate) db_dir: Option<PathBuf>,
     /// The configuration; litepost.toml or outbox.toml in the working folder unless given
     #[arg(long, short = 'c', value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

@@ -55,6 +55,16 @@ impl Failure {
         }
     }
 
+    /// The same with the exit code 2, which deployment scripts know from sqloutbox for a configuration or a folder that is
+    /// not as it must be.
+    pub(crate) fn of_deployment(self) -> Self {
+        match self {
+            Self::User { message, hint } => Self::Unexpected { message, hint },
+            Self::Config(error) => Self::unexpected(error.to_string(), "`litepost check` shows every mistake in it"),
+            other => other,
+        }
+    }
+
     /// Says which file it was, when the message does not.
     pub(crate) fn about(self, file: &std::path::Path) -> Self {
         let name = file.display().to_string();

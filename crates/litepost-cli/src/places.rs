@@ -24,6 +24,15 @@ pub(crate) enum Place {
 impl Where {
     /// Loads what was named; without arguments the configuration in the working folder.
     pub(crate) fn load(&self, purpose: Purpose) -> Result<Place, Failure> {
+        if let Some(folder) = &self.db_dir {
+            if !folder.is_dir() {
+                return Err(Failure::user(
+                    format!("{} is not a folder", folder.display()),
+                    "give the db_dir of an app, or a file with --database",
+                ));
+            }
+            return Ok(Place::Folder(outboxes_in(folder)?));
+        }
         match &self.database {
             Some(folder) if folder.is_dir() => Ok(Place::Folder(outboxes_in(folder)?)),
             Some(database) => Ok(Place::Database(database.clone())),
@@ -32,7 +41,8 @@ impl Where {
     }
 }
 
-/// The databases of a folder that hold an outbox, litepost's or sqloutbox's; other files are nobody's business here.
+/// The databases of a folder that hold an outbox, litepost's or sqloutbox's; other files are nobody's business here. There
+/// is none before the first event.
 fn outboxes_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let listed = std::fs::read_dir(folder).map_err(|error| {
         Failure::user(format!("{} cannot be read: {error}", folder.display()), "check the path and the permissions")
@@ -47,12 +57,6 @@ fn outboxes_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         .filter(|path| path.extension().is_some_and(|end| end == "db") && is_outbox(path))
         .collect();
     files.sort();
-    if files.is_empty() {
-        return Err(Failure::user(
-            format!("{} holds no outbox file", folder.display()),
-            "give the db_dir of an app, or a database file",
-        ));
-    }
     Ok(files)
 }
 

@@ -225,9 +225,11 @@ fn look(path: &Path, key: &str, own_file: bool, problems: &mut Vec<Problem>) -> 
         }
         return ("missing".into(), None);
     }
-    let opened = connection::open(path, Access::ReadOnly)
-        .and_then(|connection| Ok((litepost::schema::version(&connection)?, connection::journal_mode(&connection)?)));
-    let (state, journal_mode) = match opened {
+    let opened = connection::open(path, Access::ReadOnly).and_then(|connection| {
+        let old = litepost::sqloutbox::is_present(&connection)?;
+        Ok((litepost::schema::version(&connection)?, old, connection::journal_mode(&connection)?))
+    });
+    let (state, old, journal_mode) = match opened {
         Ok(found) => found,
         Err(error) => {
             let message = error.to_string();
@@ -238,6 +240,8 @@ fn look(path: &Path, key: &str, own_file: bool, problems: &mut Vec<Problem>) -> 
     };
     let word = match state {
         SchemaState::Current(version) => format!("ready, schema version {version}"),
+        // The relay makes its tables beside sqloutbox's.
+        SchemaState::Absent if old => "sqloutbox's".into(),
         SchemaState::Absent | SchemaState::Older(_) => {
             problems.push(
                 Problem::warning(key, format!("{name} has no current litepost tables"))

@@ -5,6 +5,7 @@
 use clap::Args;
 use litepost::connection::{self, Access};
 use litepost::locate::{self, Found, Life, Routing, State};
+use litepost::sqloutbox::{Sighting, sightings};
 use litepost_core::TopicFilter;
 use litepost_relay::config::{OutboxFile, Purpose};
 
@@ -17,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   litepost where 01890000-0000-7000-8000-000000000000
   litepost where order-501 --database shop.db --json
+  litepost where --namespace orders --seq 17             sqloutbox's row 17 of that table
 
 An id that litepost has made holds its time, and is found with a few looks. For any other the log is read from one end to
 the other. With a configuration it is known what each destination takes; with a bare database, 'settled' means delivered, or
@@ -27,7 +29,14 @@ not for that destination.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Locate {
     /// The event's id
-    event_id: String,
+    #[arg(required_unless_present = "namespace")]
+    event_id: Option<String>,
+    /// The table of a row that sqloutbox has numbered
+    #[arg(long, short = 'n', value_name = "TABLE", requires = "seq", conflicts_with = "event_id")]
+    namespace: Option<String>,
+    /// With --namespace: sqloutbox's number
+    #[arg(long, short = 's', value_name = "SEQ", requires = "namespace")]
+    seq: Option<i64>,
     #[command(flatten)]
     place: Files,
     /// Print JSON
@@ -37,6 +46,10 @@ pub(crate) struct Locate {
 
 /// Looks in every file that was named.
 pub(crate) fn run(command: &Locate) -> Result<(), Failure> {
+    if let (Some(namespace), Some(seq)) = (&command.namespace, command.seq) {
+        return of_sqloutbox(command, namespace, seq);
+    }
+    let event_id = command.event_id.as_deref().unwrap_or_default();
     let place = command.place.load(Purpose::Look)?;
     let outboxes = place.outboxes();
     let (mut lives, mut pruned) = (Vec::new(), false);
@@ -48,7 +61,7 @@ pub(crate) fn run(command: &Locate) -> Result<(), Failure> {
         let routing = outbox.map(routing).unwrap_or_default();
         let look = || -> Result<Life, Failure> {
             let db = connection::open(&path, Access::ReadOnly)?;
-            Ok(locate::locate(&db, &command.event_id, &routing, |read, of| {
+            Ok(locate::locate(&db, event_id, &routing, |read, of| {
                 report::say(&format!("{}: {read} of {of} events read", path.display()));
             })?)
         };
@@ -80,13 +93,62 @@ pub(crate) fn run(command: &Locate) -> Result<(), Failure> {
     if lives.is_empty() || (pruned && lives.iter().all(|(_, life)| life.seq.is_none())) {
         if lives.is_empty() && !command.json {
             return Err(Failure::user(
-                format!("no outbox here has an event {}", harmless(&command.event_id)),
+                format!("no outbox here has an event {}", harmless(event_id)),
                 "check the id; `litepost tail` shows the events in the log",
             ));
         }
         return Err(Failure::Finding);
     }
     Ok(())
+}
+
+/// sqloutbox's row, wherever it is: its own tables are asked, too, and its sync log says what it has delivered itself.
+fn of_sqloutbox(command: &Locate, namespace: &str, seq: i64) -> Result<(), Failure> {
+    let mut found: Vec<(String, Sighting)> = Vec::new();
+    for path in command.place.load(Purpose::Look)?.files().into_iter().filter(|path| path.exists()) {
+        let connection = connection::open(&path, Access::ReadOnly)?;
+        let seen = sightings(&connection, namespace, seq).map_err(|error| Failure::from(error).about(&path))?;
+        found.extend(seen.into_iter().map(|sighting| (path.display().to_string(), sighting)));
+    }
+    if command.json {
+        let list: Vec<serde_json::Value> = found
+            .iter()
+            .map(|(path, sighting)| {
+                let mut document = serde_json::json!(sighting);
+                document["database"] = path.clone().into();
+                document
+            })
+            .collect();
+        output::json(&serde_json::json!({ "namespace": namespace, "seq": seq, "sightings": list }))?;
+        return if list.is_empty() { Err(Failure::Finding) } else { Ok(()) };
+    }
+    if found.is_empty() {
+        return Err(Failure::user(
+            format!("no outbox here knows a row {seq} of {namespace:?}"),
+            "its receipt may have been pruned after retain_log_days; `litepost tail` shows what is in the log",
+        ));
+    }
+    let mut out = Out::new();
+    for (path, sighting) in &found {
+        let told = match sighting {
+            Sighting::Waiting => "waits in sqloutbox's queue; the relay takes it over".into(),
+            Sighting::Delivered { synced_at: Some(at) } => {
+                format!("delivered, receipt of {} in sqloutbox's sync log", harmless(at))
+            }
+            Sighting::Delivered { synced_at: None } => "delivered by sqloutbox, which died before its receipt".into(),
+            Sighting::DeadAtSqloutbox => "in sqloutbox's dead letters; the relay takes it over".into(),
+            Sighting::Moved { seq, id } => {
+                format!("taken over as event {seq}; `litepost where {}` shows its deliveries", harmless(id))
+            }
+            Sighting::Dead { dead_id, destination, done } => {
+                let done = if *done { ", replayed or discarded" } else { "" };
+                format!("dead letter {dead_id} of {}{done}", harmless(destination))
+            }
+            _ => "in a place that this program does not know".into(),
+        };
+        out.line(format_args!("{path}: row {seq} of {}: {told}", harmless(namespace)))?;
+    }
+    out.flush()
 }
 
 fn routing(outbox: &OutboxFile) -> Vec<Routing> {

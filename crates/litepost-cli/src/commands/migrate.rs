@@ -18,7 +18,9 @@ Examples:
   litepost migrate --database shop.db           a file that does not exist is made
   litepost migrate --config litepost.toml       every outbox that the configuration names
   litepost migrate --database shop.db --max-pending 1000000
-  litepost migrate --database shop.db --views   also a view OutboxEvents in the words of the status-column pattern";
+  litepost migrate --database shop.db --views   also a view OutboxEvents in the words of the status-column pattern
+
+Exit codes: 0 every file is up to date, 1 one could not be migrated, 2 the configuration or the folder is not as it must be.";
 
 /// Make a database ready to hold events.
 #[derive(Debug, Args)]
@@ -67,7 +69,13 @@ struct Done {
 
 /// Migrates everything that was named; stops at the first that cannot be.
 pub(crate) fn run(command: &Migrate) -> Result<(), Failure> {
-    let place = command.place.load(Purpose::Look)?;
+    let place = command.place.load(Purpose::Look).map_err(Failure::of_deployment)?;
+    if let (Some(folder), []) = (&command.place.database, place.files().as_slice()) {
+        return Err(Failure::user(
+            format!("{} holds no outbox file", folder.display()),
+            "give the db_dir of an app, or a database file",
+        ));
+    }
     let mut all = Vec::new();
     let outboxes = place.outboxes();
     for path in place.files() {
@@ -81,6 +89,9 @@ pub(crate) fn run(command: &Migrate) -> Result<(), Failure> {
         return output::json(&serde_json::json!({ "databases": all }));
     }
     let mut out = Out::new();
+    if all.is_empty() {
+        out.line("no outbox file is there yet")?;
+    }
     for done in all {
         let what = match (done.created, done.from) {
             (true, _) => format!("made, schema version {}", done.to),

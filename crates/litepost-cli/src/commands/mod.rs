@@ -5,6 +5,7 @@ pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod dead;
+pub(crate) mod dead_letter;
 pub(crate) mod decrypt;
 pub(crate) mod demo;
 pub(crate) mod demo_app;
@@ -46,6 +47,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Status(command) => status::run(&command),
         Command::Tail(command) => tail::run(&command),
         Command::Dead(command) => dead::run(&command),
+        Command::DeadLetter(command) => dead_letter::run(&command),
         Command::Inbox(command) => inbox::run(&command),
         Command::Pause(command) => pause::pause(&command),
         Command::Resume(command) => pause::resume(&command),

@@ -52,13 +52,7 @@ struct Row {
 
 /// Looks at every file.
 pub(crate) fn run(command: &Preflight) -> Result<(), Failure> {
-    let broken = |failure: Failure| match failure {
-        Failure::User { message, hint } => Failure::Unexpected { message, hint },
-        // Exit code 2 is what deployment scripts know for it.
-        Failure::Config(error) => Failure::unexpected(error.to_string(), "`litepost check` shows every mistake in it"),
-        other => other,
-    };
-    let place = command.place.load(Purpose::Look).map_err(broken)?;
+    let place = command.place.load(Purpose::Look).map_err(Failure::of_deployment)?;
     // A file that is not there yet is made by its first event.
     let rows: Vec<Row> = place.files().iter().filter(|path| path.exists()).map(|path| look(path)).collect();
     if command.json {

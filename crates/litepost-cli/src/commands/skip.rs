@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use litepost::connection::{self, Access};
+use litepost::sqloutbox::Sighting;
 use litepost_core::Seq;
 use litepost_relay::config::Purpose;
 
@@ -124,6 +125,15 @@ fn of_namespace(command: &Skip, namespace: &str, seq: i64) -> Result<Vec<(PathBu
             continue;
         }
         let connection = connection::open(&outbox.path, Access::ReadOnly)?;
+        if litepost::sqloutbox::sightings(&connection, namespace, seq)
+            .map_err(|error| Failure::from(error).about(&outbox.path))?
+            .contains(&Sighting::Waiting)
+        {
+            return Err(Failure::user(
+                format!("event {seq} of {namespace:?} still waits in sqloutbox's queue"),
+                "start the relay, or `litepost import --from DIR --config FILE`; then skip it",
+            ));
+        }
         litepost::schema::require_current(&connection).map_err(|error| Failure::from(error).about(&outbox.path))?;
         let found: Option<i64> = connection.query_row(
             "SELECT coalesce(min(CASE WHEN json_extract(headers, '$.\"sqloutbox-seq\"') = ?2 THEN seq END), \

@@ -6,6 +6,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use litepost::connection::{self, Access};
+use litepost::schema::{self, SchemaState};
+use litepost::sqloutbox::{FindingKind, NamespaceSurvey, survey};
 use litepost::{Problem, Verified};
 use litepost_relay::config::Purpose;
 use litepost_relay::remote;
@@ -24,7 +27,8 @@ Examples:
 
 Checked are SQLite's own integrity, the guards, holes in the log, the books of every destination (what its cursor has
 passed is delivered, dead, expired, skipped, not for it, or waits), blocked keys, dead letters, and the digests of receipts.
-A whole log is read: on a large file that takes a while, and a file in use stays in use.";
+A whole log is read: on a large file that takes a while, and a file in use stays in use. Of what sqloutbox has left in a file,
+the chain is checked: a row whose predecessor is nowhere tells of a lost event.";
 
 /// Check that nothing is lost, doubled or changed.
 #[derive(Debug, Args)]
@@ -45,8 +49,12 @@ pub(crate) struct Verify {
 struct Row {
     database: String,
     ok: bool,
+    /// None for a file that only sqloutbox has written.
     #[serde(flatten)]
-    found: Verified,
+    found: Option<Verified>,
+    /// What sqloutbox has left in it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    sqloutbox: Vec<NamespaceSurvey>,
     hints: Vec<&'static str>,
 }
 
@@ -56,13 +64,19 @@ pub(crate) fn run(command: &Verify) -> Result<(), Failure> {
     let place = command.place.load(purpose)?;
     let mut rows = Vec::new();
     for path in files(&place) {
-        let mut found = litepost::verify_file(&path).map_err(|error| Failure::from(error).about(&path))?;
-        // A file that cannot be read to its end has nothing to compare.
-        if command.remote && !found.problems.iter().any(|problem| matches!(problem, Problem::Damaged { .. })) {
+        let about = |error: litepost::StoreError| Failure::from(error).about(&path);
+        let (old, alone) = old(&path).map_err(about)?;
+        let mut found = if alone { None } else { Some(litepost::verify_file(&path).map_err(about)?) };
+        if let Some(found) = &mut found
+            // A file that cannot be read to its end has nothing to compare.
+            && command.remote
+            && !found.problems.iter().any(|problem| matches!(problem, Problem::Damaged { .. }))
+        {
             found.problems.extend(compare(&place, &path)?);
         }
-        let hints = found.problems.iter().map(Problem::hint).collect();
-        rows.push(Row { database: path.display().to_string(), ok: found.is_healthy(), found, hints });
+        let hints = found.iter().flat_map(|found| &found.problems).map(Problem::hint).collect();
+        let ok = found.as_ref().is_none_or(Verified::is_healthy) && !old.iter().any(is_broken);
+        rows.push(Row { database: path.display().to_string(), ok, found, sqloutbox: old, hints });
     }
     if command.json {
         output::json(&serde_json::json!({ "ok": rows.iter().all(|row| row.ok), "databases": rows }))?;
@@ -70,6 +84,25 @@ pub(crate) fn run(command: &Verify) -> Result<(), Failure> {
         tell(&rows)?;
     }
     if rows.iter().all(|row| row.ok) { Ok(()) } else { Err(Failure::Finding) }
+}
+
+/// What sqloutbox has left in a file, and whether litepost has nothing in it yet.
+fn old(path: &Path) -> Result<(Vec<NamespaceSurvey>, bool), litepost::StoreError> {
+    // Damage is what `verify_file` tells, and how.
+    let Ok(connection) = connection::open(path, Access::ReadOnly) else { return Ok((Vec::new(), false)) };
+    let read = || -> Result<_, litepost::StoreError> {
+        let found = survey(&connection)?;
+        let alone = found.is_some() && schema::version(&connection)? == SchemaState::Absent;
+        Ok((found.unwrap_or_default().namespaces, alone))
+    };
+    match read() {
+        Err(litepost::StoreError::Corrupt { .. }) => Ok((Vec::new(), false)),
+        other => other,
+    }
+}
+
+fn is_broken(namespace: &NamespaceSurvey) -> bool {
+    namespace.findings.iter().any(|finding| finding.kind == FindingKind::Missing)
 }
 
 /// The files that are there; a file of a db_dir is made by its first event.
@@ -96,7 +129,9 @@ fn tell(rows: &[Row]) -> Result<(), Failure> {
     if rows.is_empty() {
         out.line("there is no outbox file yet")?;
     }
-    for Row { database, found, .. } in rows {
+    for Row { database, found, sqloutbox, .. } in rows {
+        tell_old(&mut out, database, sqloutbox)?;
+        let Some(found) = found else { continue };
         if found.copy {
             out.line(format_args!(
                 "{database}: a copy (a backup?): a relay delivers nothing from it, see `litepost adopt --help`"
@@ -122,4 +157,21 @@ fn tell(rows: &[Row]) -> Result<(), Failure> {
         }
     }
     out.flush()
+}
+
+fn tell_old(out: &mut Out, database: &str, namespaces: &[NamespaceSurvey]) -> Result<(), Failure> {
+    for namespace in namespaces {
+        out.line(format_args!(
+            "{database}: sqloutbox's {}: {}: {} waiting, {} dead, {} receipts",
+            harmless(&namespace.namespace),
+            if is_broken(namespace) { "an event is lost" } else { "good" },
+            namespace.pending,
+            namespace.dead,
+            namespace.receipts
+        ))?;
+        for finding in &namespace.findings {
+            out.line(format_args!("- {}", harmless(&finding.to_string())))?;
+        }
+    }
+    Ok(())
 }

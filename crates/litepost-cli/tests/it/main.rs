@@ -24,6 +24,7 @@ mod run;
 mod schema;
 mod secrets;
 mod sqloutbox;
+mod sqloutbox_surface;
 mod status;
 mod support;
 mod surface;

@@ -17,6 +17,11 @@ const CONFIG: &str = "[app.shop]\ndb_dir = 'data'\n\
     [app.pair]\ndatabase = 'pair/shared.db'\nordering = 'strict'\n\
     [app.pair.db.warehouse]\ntype = 'sqlite'\ntables = ['left', 'right']\nconnection = { path = 'warehouse.db' }\n";
 
+/// What sqloutbox's daemon reads, and the relay as well.
+const OLD_CONFIG: &str = "[app.shop]\ndb_dir = 'data'\nflush_interval = 0.05\ntable_flush_threshold = 1\n\
+    auto_schema = false\n[app.shop.db.warehouse]\nwriter_class = 'writer:SqliteWriter'\ninject_outbox_seq = false\n\
+    tables = ['orders']\n[app.shop.db.warehouse.connection]\npath = 'warehouse.db'\n";
+
 const TABLES: &str = "PRAGMA journal_mode = WAL; CREATE TABLE orders (n, t, r); CREATE TABLE left (n, t, r); \
     CREATE TABLE right (n, t, r);";
 
@@ -175,12 +180,7 @@ fn the_daemons_change_places_under_load_and_nothing_is_lost_or_doubled() {
     std::fs::create_dir(place.path("data")).unwrap();
     Connection::open(place.path("warehouse.db")).unwrap().execute_batch(TABLES).unwrap();
     let arrived = || number(&place.path("warehouse.db"), "SELECT count(*) FROM orders");
-    place.write(
-        "outbox.toml",
-        "[app.shop]\ndb_dir = 'data'\nflush_interval = 0.05\ntable_flush_threshold = 1\nauto_schema = false\n\
-         [app.shop.db.warehouse]\nwriter_class = 'writer:SqliteWriter'\ninject_outbox_seq = false\ntables = ['orders']\n\
-         [app.shop.db.warehouse.connection]\npath = 'warehouse.db'\n",
-    );
+    place.write("outbox.toml", OLD_CONFIG);
     place.write("litepost.toml", CONFIG.split("[app.pair]").next().unwrap());
 
     let mut producer = Command::new(python("0.6"))
@@ -190,8 +190,10 @@ fn the_daemons_change_places_under_load_and_nothing_is_lost_or_doubled() {
         .unwrap();
     let old = daemon(&place);
     wait_until("the old daemon's delivery", || arrived() > COUNT / 5);
-    let refused = place.bad(1, &["run", "--config", "litepost.toml"]);
-    assert!(refused.contains(&format!("process {}", old.id())), "{refused}");
+    let import = ["import", "--from", "data", "--config", "litepost.toml"];
+    for refused in [place.bad(1, &["run", "--config", "litepost.toml"]), place.bad(1, &import)] {
+        assert!(refused.contains(&format!("process {}", old.id())), "{refused}");
+    }
     terminate(&old);
     let output = old.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -202,6 +204,7 @@ fn the_daemons_change_places_under_load_and_nothing_is_lost_or_doubled() {
     wait_until("the new relay's delivery", || arrived() > handed_over + COUNT / 10);
     let late = daemon(&place).wait_with_output().unwrap();
     assert_eq!(late.status.code(), Some(1), "the old daemon may not run beside the relay");
+    place.bad(1, &import);
     // A second relay stands by; it is not refused.
     let standby = place.command(&["run", "--config", "litepost.toml"]).stderr(Stdio::null()).spawn().unwrap();
     assert!(producer.wait().unwrap().success());
@@ -215,6 +218,64 @@ fn the_daemons_change_places_under_load_and_nothing_is_lost_or_doubled() {
     let mut statement = db.prepare("SELECT n FROM orders ORDER BY rowid").unwrap();
     let found: Vec<i64> = statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
     assert_eq!(found, (1..=COUNT).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_way_back_is_open_and_nothing_is_lost_or_doubled_on_it() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("data")).unwrap();
+    Connection::open(place.path("warehouse.db")).unwrap().execute_batch(TABLES).unwrap();
+    place.write("outbox.toml", OLD_CONFIG);
+    let push = |program: &Path, from: i64| {
+        let script = std::fs::read_to_string(program).unwrap().replace("range(1, ", &format!("range({from}, "));
+        let mut push = Command::new(python("0.6"));
+        push.args(["-c", &script, "data", &(from + 49).to_string()]).current_dir(place.folder());
+        push.env("PYTHONPATH", package());
+        assert!(push.status().unwrap().success());
+    };
+    let relay = || {
+        let mut run = place.command(&["run", "--until-idle"]);
+        let package = std::env::join_paths([package(), script("")]).unwrap();
+        run.env("PYTHONPATH", package).env("LITEPOST_PYTHON", python("0.6"));
+        let output = run.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    // There: an old producer's rows, then a new one's, both by the relay.
+    push(&script("producer.py"), 1);
+    relay();
+    push(&new_producer(&place), 51);
+    relay();
+    // And back: sqloutbox's daemon goes on with its own files, its own numbers, its own check.
+    push(&script("producer.py"), 101);
+    let old = daemon(&place);
+    let arrived = || number(&place.path("warehouse.db"), "SELECT count(*) FROM orders");
+    wait_until("the old daemon's delivery", || arrived() >= 150);
+    terminate(&old);
+    let output = old.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let db = Connection::open(place.path("warehouse.db")).unwrap();
+    let mut statement = db.prepare("SELECT n FROM orders ORDER BY rowid").unwrap();
+    let found: Vec<i64> = statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_eq!(found, (1..=150).collect::<Vec<_>>());
+    for check in ["verify", "preflight"] {
+        let mut old = Command::new(python("0.6"));
+        old.args(["-m", "sqloutbox", check, "--db-dir", "data"]).current_dir(place.folder());
+        let output = old.output().unwrap();
+        assert!(output.status.success(), "{check}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+/// The same producer with the one line changed that the guide says.
+fn new_producer(place: &Place) -> PathBuf {
+    let old = std::fs::read_to_string(script("producer.py")).unwrap();
+    let new = old.replace("from sqloutbox import", "from litepost.compat import");
+    assert_ne!(old, new);
+    place.write("producer.py", new)
+}
+
+/// The folder of the Python package.
+fn package() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/python/src")
 }
 
 #[test]
@@ -243,7 +304,7 @@ fn the_command_line_of_sqloutbox_works_on_its_files() {
     place.good(&["runservice", "--config", "outbox.toml", "--until-idle"]);
     compare(&place, "0.6");
     assert_eq!(waiting(&["status", "--config", "outbox.toml", "--json"]), 0);
-    assert!(place.good(&["dead-letter", "list", "--config", "outbox.toml"]).contains("skipped"));
+    assert!(place.good(&["dead-letter", "list", "--config", "outbox.toml"]).contains("manual_skip"));
 
     // A row that its destination cannot take holds the table, until it is skipped as sqloutbox's users do.
     let bad = "INSERT INTO outbox_queue (created_at, namespace, tag, payload) VALUES ('2026-01-01T00:00:00+00:00', 'orders', ?1, '[]')";

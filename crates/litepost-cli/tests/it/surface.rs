@@ -14,6 +14,7 @@ fn help_has_examples_and_exit_codes_for_every_command() {
         "status",
         "tail",
         "dead",
+        "dead-letter",
         "inbox",
         "pause",
         "resume",
@@ -68,9 +69,10 @@ fn a_command_line_that_cannot_be_understood_is_the_users_error() {
 #[test]
 fn without_a_configuration_the_commands_say_where_they_looked() {
     let place = Place::new();
-    for command in ["check", "status", "tail", "migrate", "run"] {
+    // A deployment script knows a configuration that is not as it must be by the exit code 2.
+    for (command, code) in [("check", 1), ("status", 1), ("tail", 1), ("run", 1), ("migrate", 2), ("preflight", 2)] {
         assert_eq!(
-            place.bad(1, &[command]),
+            place.bad(code, &[command]),
             "error: no litepost.toml and no outbox.toml in .\n  hint: make one with `litepost init`, or name the file with --config\n",
             "{command}"
         );

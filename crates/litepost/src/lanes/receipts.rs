@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use super::LaneStore;
 use crate::digest::{self, RangeDigest};
 use crate::error::{Doing as _, StoreError};
+use crate::sqloutbox::retention;
 
 const DOING: &str = "writing receipts";
 
@@ -42,7 +43,8 @@ struct Last {
 
 impl LaneStore {
     /// Brings the receipts of all lanes up to their cursors, at most `limit` events per lane, and forgets those older than
-    /// `keep_ms`. Returns how many lanes have more to write.
+    /// `keep_ms`, those of sqloutbox among them. Returns how many lanes have more to write, one more when more may be to
+    /// forget.
     ///
     /// The rows are read outside the write lock, which is held for one small row per lane.
     pub fn write_receipts(&mut self, keep_ms: i64, now_wall: Millis, limit: u32) -> Result<usize, StoreError> {
@@ -56,10 +58,12 @@ impl LaneStore {
             lane.upto = lane.upto.min(lane.after.saturating_add(room.max(1)));
             ranges.push(hashed.range(&snapshot, lane.after + 1, lane.upto)?);
         }
-        let old = oldest(&snapshot, now_wall.0.saturating_sub(keep_ms))?;
+        let before = now_wall.0.saturating_sub(keep_ms);
+        let old = oldest(&snapshot, before)?;
+        let old_of_sqloutbox = retention::has_old(&snapshot, before)?;
         let more = still_behind(&snapshot, &lanes)?;
         snapshot.commit().doing(DOING)?;
-        if lanes.is_empty() && !old {
+        if lanes.is_empty() && !old && !old_of_sqloutbox {
             return Ok(0);
         }
         let tx = self.write(DOING)?;
@@ -73,11 +77,12 @@ impl LaneStore {
                      (SELECT max(first_seq) FROM main.litepost_receipt n WHERE n.destination = r.destination AND n.lane = r.lane) \
                    LIMIT ?2)",
             )
-            .and_then(|mut s| s.execute([now_wall.0.saturating_sub(keep_ms), FORGET_ROWS]))
+            .and_then(|mut s| s.execute([before, FORGET_ROWS]))
             .doing(DOING)?;
         }
+        let forgotten = if old_of_sqloutbox { retention::forget(&tx, before)? } else { 0 };
         tx.commit().doing(DOING)?;
-        Ok(more)
+        Ok(more + usize::from(forgotten > 0))
     }
 }
 

@@ -6,13 +6,15 @@
 //!
 //! What becomes of sqloutbox's tables: pending rows of the queue are moved; rows that were delivered but not deleted yet
 //! (`synced = 1`) get their receipt and are deleted, as sqloutbox itself would do; dead letters move to
-//! `litepost_dead`; high-water marks are noted in `litepost_meta`; the sync log stays, as receipts, and gains a row
-//! only for a moved row that a waiting one still names as its predecessor.
+//! `litepost_dead`; high-water marks are noted in `litepost_meta`; the sync log stays, as receipts, as long as receipts do,
+//! and gains a row only for a moved row that a waiting one still names as its predecessor.
 
 mod chain;
 mod layout;
 mod lock;
+mod numbers;
 mod payload;
+pub(crate) mod retention;
 mod rows;
 mod survey;
 
@@ -28,6 +30,7 @@ use crate::failpoint::{self, Point};
 pub use chain::{Finding, FindingKind};
 use layout::Layout;
 pub use lock::{DrainLock, LOCK_FILE};
+pub use numbers::{OldDead, REASON_HEADER, SEQ_HEADER, Sighting, dead_log, sightings};
 use rows::Mover;
 pub use survey::{NamespaceSurvey, Survey, survey, waiting};
 
