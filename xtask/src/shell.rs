@@ -24,9 +24,17 @@ pub fn target() -> PathBuf {
 }
 
 /// A command that runs in the repository's root.
+///
+/// What cargo has told this program about its own package is taken out of the environment: build scripts ask for it (ring's
+/// does), so a cargo started here would build half of the workspace anew, and the next one at a terminal again.
 pub fn command(program: impl AsRef<OsStr>, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(args).current_dir(root());
+    for (name, _) in std::env::vars_os() {
+        if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.to_string_lossy().starts_with(start)) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
@@ -126,6 +134,13 @@ mod tests {
         assert_eq!(error.to_string(), "`sh -c 'exit 3'` failed: exit status: 3");
         let error = run(&mut command("no-such-program-here", &[])).unwrap_err();
         assert_eq!(error.to_string(), "cannot start `no-such-program-here`");
+    }
+
+    #[test]
+    fn the_outer_cargos_words_are_not_passed_on() {
+        let names = read(&mut command("env", &[])).unwrap();
+        assert!(std::env::var_os("CARGO_PKG_NAME").is_some(), "cargo runs this test");
+        assert!(!names.contains("CARGO_PKG_NAME") && !names.contains("CARGO_MANIFEST_DIR"), "{names}");
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub fn wheel(args: &Args) -> Result<()> {
     let wheel = build(profile)?;
     used(&wheel)?;
     let bytes = std::fs::metadata(&wheel)?.len();
-    println!("{} ({:.1} MB)", wheel.display(), bytes as f64 / 1e6);
+    println!("{} ({} MB)", wheel.display(), bytes / 1_000_000);
     Ok(())
 }
 
@@ -160,9 +160,8 @@ fn build(profile: &str) -> Result<PathBuf> {
     let maturin = setup::venv("wheel")?.join("maturin");
     let out = target().join("wheels");
     let _ = std::fs::remove_dir_all(&out);
-    let mut build = Command::new(maturin);
-    build.args(["build", "--profile", profile, "--out"]).arg(&out);
-    build.current_dir(root().join("clients/python"));
+    let mut build = command(maturin, &["build", "--profile", profile, "--out"]);
+    build.arg(&out).current_dir(root().join("clients/python"));
     run(build.env("CARGO_TARGET_DIR", target()))?;
     let found = std::fs::read_dir(&out).with_context(|| format!("{} is missing", out.display()))?;
     let mut wheels: Vec<PathBuf> = found

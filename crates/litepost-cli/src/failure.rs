@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     },
     /// The configuration.
     Config(Box<ConfigError>),
+    /// The configuration, of a command that deployment scripts run: another exit code.
+    Deployment(Box<ConfigError>),
     /// It should not have happened.
     Unexpected {
         /// What happened.
@@ -51,7 +53,7 @@ impl Failure {
         match self {
             Self::BrokenPipe => 0,
             Self::Finding | Self::User { .. } | Self::Config(_) => Self::USER,
-            Self::Unexpected { .. } => Self::UNEXPECTED,
+            Self::Deployment(_) | Self::Unexpected { .. } => Self::UNEXPECTED,
         }
     }
 
@@ -60,7 +62,7 @@ impl Failure {
     pub(crate) fn of_deployment(self) -> Self {
         match self {
             Self::User { message, hint } => Self::Unexpected { message, hint },
-            Self::Config(error) => Self::unexpected(error.to_string(), "`litepost check` shows every mistake in it"),
+            Self::Config(error) => Self::Deployment(error),
             other => other,
         }
     }

@@ -15,7 +15,7 @@ pub(crate) fn failure(failure: &Failure) {
     match failure {
         Failure::Finding | Failure::BrokenPipe => {}
         Failure::User { message, hint } | Failure::Unexpected { message, hint } => error(message, hint),
-        Failure::Config(config) => match &**config {
+        Failure::Config(config) | Failure::Deployment(config) => match &**config {
             ConfigError::Invalid { source_file, problems } => {
                 findings(source_file, problems);
                 let count = problems.iter().filter(|problem| problem.severity == Severity::Error).count();

@@ -275,7 +275,7 @@ fn the_toml_of_sqloutboxs_readme_is_taken_unchanged() {
     let place = Place::new();
     place.write(
         "myapp/writers.py",
-        "import os, sqlite3\nclass TursoWriter:\n    def __init__(self, db_url, db_token):\n        self.url = db_url\n        \
+        "import os, sqlite3\nclass TursoWriter:\n    def __init__(self, db_url='none', db_token='token'):\n        self.url = db_url\n        \
          assert db_token == 'token'\n    async def write_batch(self, stmts):\n        \
          db = sqlite3.connect(self.url, isolation_level=None)\n        \
          return [{'ok': True, 'rows_affected': db.execute(sql, args).rowcount} for sql, args in stmts]\n",
