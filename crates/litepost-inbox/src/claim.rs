@@ -80,8 +80,17 @@ pub(crate) async fn claim<D: ClaimDriver>(
     }
     let look = options.protect_duplicates || marker.wants_result || marker.digest.is_some();
     for _ in 0..LOOKS_MAX {
-        if driver.insert(inbox, marker).await? {
-            return Ok(Outcome::Inserted);
+        match driver.insert(inbox, marker).await {
+            Ok(true) => return Ok(Outcome::Inserted),
+            Ok(false) => {}
+            // MySQL names the key that was met twice in words, whose order depends on the server's language. Where a
+            // driver cannot tell, the marker itself does.
+            Err(error) if error.is_mysql_duplicate() => {
+                let Some(seen) = driver.seen(inbox, marker, true).await? else { return Err(error) };
+                check_digest(marker, seen.digest.as_deref())?;
+                return Ok(Outcome::Found(Some(seen)));
+            }
+            Err(error) => return Err(error),
         }
         if !look {
             return Ok(Outcome::Found(None));

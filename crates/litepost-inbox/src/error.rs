@@ -155,6 +155,10 @@ const RETRYABLE_MYSQL: [i64; 4] = [1205, 1213, 1020, 3572];
 /// SQLite's primary result codes BUSY and LOCKED (extended codes keep them in the low byte).
 const RETRYABLE_SQLITE: [i64; 2] = [5, 6];
 
+/// MySQL's code for a unique key that was met twice.
+const MYSQL_DUPLICATE: i64 = 1062;
+/// MySQL's code for a statement that a user may not run on a table.
+const NO_PRIVILEGE: i64 = 1142;
 /// SQLite's code for SQL that it cannot compile.
 const SQLITE_ERROR: i64 = 1;
 
@@ -188,6 +192,11 @@ impl InboxError {
     /// anew and run the transaction again, the claim answers `Duplicate` if it did.
     pub fn is_disconnected(&self) -> bool {
         matches!(self, Self::Database { disconnected: true, .. })
+    }
+
+    /// True when a unique key of MySQL was met twice, the marker's or another one.
+    pub(crate) fn is_mysql_duplicate(&self) -> bool {
+        matches!(self, Self::Database { sqlstate: Some(_), code: Some(MYSQL_DUPLICATE), .. })
     }
 
     /// The SQLSTATE, also of a key that was refused before any query.
@@ -224,6 +233,13 @@ impl InboxError {
             Self::Database { .. } if self.is_retryable() => "roll back and run the whole transaction again",
             Self::Database { sqlstate: Some(state), .. } if state == "42P01" || state == "42S02" => {
                 "create the table: see `litepost inbox schema`"
+            }
+            Self::Database { sqlstate: Some(state), code, .. } if state == "42501" || *code == Some(NO_PRIVILEGE) => {
+                "grant SELECT, INSERT, UPDATE and DELETE on the table to this user"
+            }
+            // No unique index to name in ON CONFLICT.
+            Self::Database { sqlstate: Some(state), .. } if state == "42P10" => {
+                "the table lacks its primary key (scope, message_id): see `litepost inbox schema`"
             }
             // The statements are this crate's own: SQLite's plain SQLITE_ERROR for one of them means that it does not
             // fit the database, because the table or a column of an option is not there.

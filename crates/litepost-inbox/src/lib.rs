@@ -65,6 +65,8 @@ pub mod driver;
 pub use claim::{Answer, Claim};
 pub use cleaner::{CleanPlan, Cleaner, CleanupResult, Progress, ScopePlan};
 pub use digest::Digest;
+#[cfg(feature = "tokio-postgres")]
+pub use drivers::{Prepared, PreparedTransaction};
 pub use error::{IdentError, InboxError};
 pub use horizon::Horizon;
 pub use ident::{LENGTH_MAX, MessageId, Scope};

@@ -26,10 +26,13 @@ pub(crate) async fn run(nats: &str, postgres: &str) -> anyhow::Result<()> {
     };
     let subscription = context.get_stream(STREAM).await?.get_or_create_consumer(DURABLE, config).await?;
     let url = postgres.to_owned();
-    let database = Postgres::new(async move || {
-        let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
-        tokio::spawn(connection);
-        Ok(client)
+    let database = Postgres::new(move || {
+        let url = url.clone();
+        async move {
+            let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
+            tokio::spawn(connection);
+            Ok(client)
+        }
     });
     let source = Nats::new(context, subscription);
     let mut consumer = Consumer::new(Inbox::new("inbox")?, Scope::new("shipping.v1")?, source, database)

@@ -38,6 +38,7 @@ async fn main() -> anyhow::Result<()> {
 
 /// The three processes, and how each is started again.
 struct Cast {
+    relay: PathBuf,
     folder: PathBuf,
     orders: u64,
     nats: String,
@@ -50,7 +51,7 @@ const ROLES: [&str; 3] = ["producer", "relay", "consumer"];
 impl Cast {
     fn start(&self, role: usize) -> anyhow::Result<Child> {
         let mut command = match ROLES[role] {
-            "relay" => Command::new(litepost()?),
+            "relay" => Command::new(&self.relay),
             _ => Command::new(std::env::current_exe()?),
         };
         match ROLES[role] {
@@ -85,11 +86,12 @@ impl Drop for Cast {
 }
 
 async fn demonstrate(orders: u64, kills: u32) -> anyhow::Result<()> {
+    let relay = litepost()?;
     let servers = tokio::task::spawn_blocking(|| (Nats::start_with(""), Postgres::start())).await?;
     let (nats, postgres) = (servers.0.url(), servers.1.url());
     let folder = tempfile::tempdir()?;
     let database = prepare(folder.path(), &nats, &postgres).await?;
-    let mut cast = Cast { folder: folder.path().to_owned(), orders, nats, postgres, children: Vec::new() };
+    let mut cast = Cast { relay, folder: folder.path().to_owned(), orders, nats, postgres, children: Vec::new() };
     for role in 0..ROLES.len() {
         let child = cast.start(role)?;
         cast.children.push(child);
@@ -173,21 +175,70 @@ async fn count(client: &Client, folder: &Path, orders: u64) -> anyhow::Result<()
     Ok(())
 }
 
-/// The relay's program: `LITEPOST_BIN`, or the one beside this program, built when it is not there.
+/// The relay's program: `LITEPOST_BIN`, or the one beside this program, built when it is not there or older than its
+/// sources.
 fn litepost() -> anyhow::Result<PathBuf> {
     if let Some(named) = std::env::var_os("LITEPOST_BIN") {
         return Ok(named.into());
     }
     let own = std::env::current_exe()?;
     let beside = own.with_file_name(format!("litepost{}", std::env::consts::EXE_SUFFIX));
-    if !beside.exists() {
+    if !is_current(&beside) {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built = Command::new(cargo).args(["build", "--package", "litepost-cli"]).status()?;
-        ensure!(built.success() && beside.exists(), "litepost is not there: build it, or set LITEPOST_BIN");
+        let mut build = Command::new(cargo);
+        build.args(["build", "--package", "litepost-cli"]);
+        if own.parent().is_some_and(|folder| folder.ends_with("release")) {
+            build.arg("--release");
+        }
+        ensure!(build.status()?.success() && beside.exists(), "litepost is not there: build it, or set LITEPOST_BIN");
     }
     Ok(beside)
 }
 
+/// Whether a program is there and as new as each source that cargo has written down for it.
+fn is_current(program: &Path) -> bool {
+    let changed = |path: &Path| path.metadata().and_then(|found| found.modified()).ok();
+    let (Some(built), Ok(listed)) = (changed(program), std::fs::read_to_string(program.with_extension("d"))) else {
+        return false;
+    };
+    let Some((_, sources)) = listed.trim_end().split_once(": ") else { return false };
+    // A space inside a path is escaped.
+    let sources = sources.replace("\\ ", "\0");
+    sources
+        .split(' ')
+        .all(|source| changed(Path::new(&source.replace('\0', " "))).is_some_and(|source| source <= built))
+}
+
 fn random() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop there")]
+
+    use super::*;
+    use std::time::SystemTime;
+
+    #[test]
+    fn a_program_older_than_one_of_its_sources_is_not_current() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let dated = |name: &str, seconds: u64| {
+            let file = std::fs::File::create(at(name)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        };
+        assert!(!is_current(&at("litepost")), "it is not there");
+        dated("litepost", 100);
+        assert!(!is_current(&at("litepost")), "nothing is known about it");
+        let escaped = at("a b.rs").display().to_string().replace(' ', "\\ ");
+        let listed = format!("{}: {escaped} {}\n", at("litepost").display(), at("c.rs").display());
+        std::fs::write(at("litepost.d"), listed).unwrap();
+        assert!(!is_current(&at("litepost")), "a source is gone");
+        dated("a b.rs", 100);
+        dated("c.rs", 99);
+        assert!(is_current(&at("litepost")));
+        dated("a b.rs", 101);
+        assert!(!is_current(&at("litepost")), "a source has changed");
+    }
 }

@@ -1,8 +1,9 @@
 //! Kafka: a consumer whose offsets are committed after the transaction.
 //!
 //! Called by the loop. Invariant: an offset is committed only when every message before it in its partition has had its
-//! verdict. A returned message is read again in its place (the partition seeks back to it), so the order of a
-//! partition holds; the messages behind it wait.
+//! verdict. A returned message holds its partition: it is paused, and seeks back when the delay is over, so the order of
+//! the partition holds and the others go on. Nobody sleeps meanwhile: a consumer that does not poll for
+//! `max.poll.interval.ms` is put out of its group.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use super::failure::SourceError;
 use super::message::Message;
@@ -37,8 +38,10 @@ pub struct Kafka<C: ConsumerContext + 'static = rdkafka::consumer::DefaultConsum
     dead_letters: String,
     /// The next offset of each partition, for the last commit.
     done: BTreeMap<(String, i32), i64>,
-    /// Messages to seek back to.
-    behind: Vec<Place>,
+    /// The offset that follows the last one received, by partition.
+    expected: BTreeMap<(String, i32), i64>,
+    /// Messages to seek back to, and when.
+    held: Vec<(Instant, Place)>,
 }
 
 impl<C: ConsumerContext + 'static> std::fmt::Debug for Kafka<C> {
@@ -58,7 +61,8 @@ impl<C: ConsumerContext + 'static> Kafka<C> {
     /// Takes a consumer that is subscribed, with `enable.auto.commit` off: see [`kafka_config`]. Dead letters go to a
     /// topic of their own, with the reason in a header.
     pub fn new(consumer: StreamConsumer<C>, producer: FutureProducer, dead_letter_topic: impl Into<String>) -> Self {
-        Self { consumer, producer, dead_letters: dead_letter_topic.into(), done: BTreeMap::new(), behind: Vec::new() }
+        let dead_letters = dead_letter_topic.into();
+        Self { consumer, producer, dead_letters, done: BTreeMap::new(), expected: BTreeMap::new(), held: Vec::new() }
     }
 
     /// Commits asynchronously: a commit that does not arrive brings the message again, as a duplicate.
@@ -69,17 +73,38 @@ impl<C: ConsumerContext + 'static> Kafka<C> {
         self.consumer.commit(&offsets, CommitMode::Async)
     }
 
-    /// Makes messages that were not dealt with their partitions' next again, before anything behind them is read.
+    /// Makes messages whose delay is over their partitions' next again, before anything behind them is read.
     fn go_back(&mut self) -> Result<(), KafkaError> {
-        while let Some(place) = self.behind.last() {
+        let now = Instant::now();
+        while let Some(at) = self.held.iter().position(|(due, _)| *due <= now) {
+            let place = &self.held[at].1;
             let assigned = self.consumer.assignment()?;
             // A partition that was given to another consumer is read there, from the committed offset.
             if assigned.find_partition(&place.topic, place.partition).is_some() {
+                self.consumer.resume(&partition(place))?;
                 self.consumer.seek(&place.topic, place.partition, Offset::Offset(place.offset), ANSWER_MAX)?;
             }
-            self.behind.pop();
+            self.held.swap_remove(at);
         }
         Ok(())
+    }
+
+    fn is_held(&self, topic: &str, partition: i32) -> bool {
+        self.held.iter().any(|(_, held)| held.partition == partition && held.topic == topic)
+    }
+}
+
+fn partition(place: &Place) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    list.add_partition(&place.topic, place.partition);
+    list
+}
+
+/// Waits for a moment; for ever without one.
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -87,8 +112,19 @@ impl<C: ConsumerContext + 'static> Source for Kafka<C> {
     type Token = Place;
 
     async fn next(&mut self) -> Result<(Message, Place), SourceError> {
-        self.go_back().map_err(|e| SourceError::new("seeking back in Kafka", e))?;
-        let received = self.consumer.recv().await.map_err(|e| SourceError::new("receiving from Kafka", e))?;
+        let received = loop {
+            self.go_back().map_err(|e| SourceError::new("seeking back in Kafka", e))?;
+            let due = self.held.iter().map(|(due, _)| *due).min();
+            let received = tokio::select! {
+                received = self.consumer.recv() => received,
+                () = until(due) => continue,
+            };
+            let received = received.map_err(|e| SourceError::new("receiving from Kafka", e))?;
+            // What was fetched before the pause, or after a rebalance that has undone it, is read again after the seek.
+            if !self.is_held(received.topic(), received.partition()) {
+                break received;
+            }
+        };
         let headers = received.headers().into_iter().flat_map(|headers| headers.iter());
         let headers = headers.map(|Header { key, value }| (key.to_owned(), value.unwrap_or_default().to_vec()));
         let place = Place {
@@ -98,8 +134,11 @@ impl<C: ConsumerContext + 'static> Source for Kafka<C> {
             key: received.key().map(<[u8]>::to_vec),
         };
         let payload = received.payload().unwrap_or_default().to_vec().into();
-        let message =
-            Message { id: None, channel: place.topic.clone(), payload, headers: headers.collect(), attempt: 1 };
+        // Out of turn: the first one since the start or since a rebalance, or one that was sought back to.
+        let after = self.expected.insert((place.topic.clone(), place.partition), place.offset + 1);
+        let suspect = after != Some(place.offset);
+        let channel = place.topic.clone();
+        let message = Message { id: None, channel, payload, headers: headers.collect(), attempt: 1, suspect };
         Ok((message.identified(), place))
     }
 
@@ -108,9 +147,9 @@ impl<C: ConsumerContext + 'static> Source for Kafka<C> {
     }
 
     async fn nack(&mut self, token: Place, delay: Duration) -> Result<(), SourceError> {
-        self.behind.push(token);
-        sleep(delay).await;
-        Ok(())
+        let paused = self.consumer.pause(&partition(&token));
+        self.held.push((Instant::now() + delay, token));
+        paused.map_err(|e| SourceError::new("pausing a partition of Kafka", e))
     }
 
     async fn dead_letter(&mut self, token: Place, message: &Message, reason: &str) -> Result<(), SourceError> {
@@ -127,7 +166,7 @@ impl<C: ConsumerContext + 'static> Source for Kafka<C> {
         record.key = token.key.as_deref();
         if let Err((error, _)) = self.producer.send(record, ANSWER_MAX).await {
             // The next message's offset would step over this one.
-            self.behind.push(token);
+            self.held.push((Instant::now(), token));
             return Err(SourceError::new(doing, error));
         }
         self.commit(token).map_err(|e| SourceError::new(doing, e))
@@ -137,7 +176,11 @@ impl<C: ConsumerContext + 'static> Source for Kafka<C> {
         // The commits so far were asynchronous; this one says that they have arrived.
         let mut offsets = TopicPartitionList::new();
         let failed = |e| SourceError::new("committing offsets to Kafka", e);
-        for ((topic, partition), next) in std::mem::take(&mut self.done) {
+        let assigned = self.consumer.assignment().map_err(failed)?;
+        // What another consumer has taken over has offsets of its own by now: an older one would bring messages again.
+        let ours = std::mem::take(&mut self.done).into_iter();
+        let ours = ours.filter(|((topic, partition), _)| assigned.find_partition(topic, *partition).is_some());
+        for ((topic, partition), next) in ours {
             offsets.add_partition_offset(&topic, partition, Offset::Offset(next)).map_err(failed)?;
         }
         if offsets.count() == 0 {

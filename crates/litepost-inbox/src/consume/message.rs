@@ -21,6 +21,9 @@ pub struct Message {
     pub headers: Vec<(String, Vec<u8>)>,
     /// Which delivery of this message it is, as far as the broker counts them; the first is 1.
     pub attempt: u32,
+    /// The broker does not count deliveries, and this may be one more of a message that was delivered before: with
+    /// [`super::Attempts`] the loop counts it before the handler begins.
+    pub suspect: bool,
 }
 
 impl Message {

@@ -14,7 +14,7 @@
 //! #     context: async_nats::jetstream::Context,
 //! # ) -> Result<(), Box<dyn std::error::Error>> {
 //! let source = Nats::new(context, subscription);
-//! let database = Postgres::new(async || {
+//! let database = Postgres::new(|| async {
 //!     let (client, connection) = tokio_postgres::connect("host=localhost", tokio_postgres::NoTls).await?;
 //!     tokio::spawn(connection);
 //!     Ok(client)
@@ -40,10 +40,11 @@
 //! | the handler | roll back; back to the broker with a growing delay; a dead letter after [`Policy::attempts_max`] attempts |
 //! | the handler, with [`HandlerError::Reject`] | roll back; a dead letter at once |
 //! | the message has no usable id | a dead letter at once |
-//! | the broker delivers more than [`Policy::attempts_max`] times and no attempt ended | a dead letter, unhandled: the message ends its handlers |
+//! | no attempt of [`Policy::attempts_max`] has ended, as the broker counts deliveries, or [`Attempts`] | a dead letter, unhandled: the message ends its handlers |
 //! | the claim, not retryably (no table, no privilege) | back to the broker; [`Consumer::run`] ends with the error |
 //! | the acknowledgement | a warning; the message comes again, is a duplicate, and is acknowledged then |
 
+mod attempts;
 mod database;
 mod failure;
 mod message;
@@ -60,13 +61,14 @@ mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis_streams;
 
-pub use database::Database;
+pub use attempts::Attempts;
 #[cfg(feature = "mysql")]
 pub use database::MySql;
 #[cfg(feature = "tokio-postgres")]
 pub use database::Postgres;
 #[cfg(feature = "rusqlite")]
 pub use database::Sqlite;
+pub use database::{Database, Promise};
 pub use failure::{ConsumeError, HandlerError, SourceError};
 #[cfg(feature = "kafka")]
 pub use kafka::{Kafka, kafka_config};

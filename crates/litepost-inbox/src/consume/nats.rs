@@ -67,6 +67,7 @@ fn message(delivery: &Delivery) -> Message {
         payload: delivery.payload.clone(),
         headers: headers.collect(),
         attempt: u32::try_from(delivered).unwrap_or(1),
+        suspect: false,
     }
     .identified()
 }

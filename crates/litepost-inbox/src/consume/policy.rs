@@ -4,6 +4,9 @@
 
 use std::time::Duration;
 
+/// The longest pause between two attempts to reach a database or a broker: after a long outage work begins again soon.
+const CONNECT_PAUSE_MAX: Duration = Duration::from_secs(30);
+
 /// What is done about failures. See the table in [`crate::consume`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -16,7 +19,7 @@ pub struct Policy {
     pub attempts_max: u32,
     /// The delay before a failed message comes again, after its first failure; it doubles. 1 s unless set.
     pub delay: Duration,
-    /// The longest such delay, and the longest pause between attempts to connect. 5 min unless set.
+    /// The longest such delay. 5 min unless set. (Between attempts to connect it is at most half a minute.)
     pub delay_max: Duration,
 }
 
@@ -59,9 +62,9 @@ impl Policy {
         doubled(self.delay, attempt.saturating_sub(1)).min(self.delay_max)
     }
 
-    /// The pause before the retry in place of this number (0 is the first).
+    /// The pause before the retry in place, or the attempt to connect, of this number (0 is the first).
     pub(crate) fn pause_before(&self, retry: u32) -> Duration {
-        doubled(self.retry_pause, retry).min(self.delay_max)
+        doubled(self.retry_pause, retry).min(self.delay_max).min(CONNECT_PAUSE_MAX)
     }
 }
 
@@ -79,6 +82,7 @@ mod tests {
         let seen = [1, 2, 3, 4, 100, u32::MAX].map(|attempt| policy.delay_after(attempt).as_secs());
         assert_eq!(seen, [1, 2, 4, 5, 5, 5]);
         assert_eq!(policy.pause_before(1), Duration::from_millis(40));
+        assert_eq!(Policy::default().pause_before(u32::MAX), CONNECT_PAUSE_MAX);
         assert_eq!(policy.attempts_max(0).attempts_max, 1);
     }
 }

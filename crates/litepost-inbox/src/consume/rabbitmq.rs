@@ -10,14 +10,16 @@ use lapin::message::Delivery;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Connection, ConnectionProperties};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::failure::SourceError;
 use super::message::Message;
 use super::source::Source;
 
+/// How long connecting may take, a server that accepts and says nothing included.
+const CONNECT_MAX: Duration = Duration::from_secs(30);
+
 /// A queue as a source, over a connection of its own that is made anew when it is lost.
-#[derive(Debug)]
 pub struct RabbitMq {
     url: String,
     queue: String,
@@ -25,7 +27,16 @@ pub struct RabbitMq {
     session: Option<Session>,
 }
 
-#[derive(Debug)]
+impl std::fmt::Debug for RabbitMq {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The URL has the password.
+        out.debug_struct("RabbitMq")
+            .field("queue", &self.queue)
+            .field("prefetch", &self.prefetch)
+            .finish_non_exhaustive()
+    }
+}
+
 struct Session {
     connection: Connection,
     channel: Channel,
@@ -36,7 +47,7 @@ impl RabbitMq {
     /// Consumes a queue that exists: `amqp://user:password@host:5672/vhost`. Give the queue a dead-letter exchange.
     ///
     /// A quorum queue counts deliveries in its header `x-delivery-count`, across consumers; for another one the loop
-    /// counts failures for as long as it runs.
+    /// counts failures for as long as it runs, or in the database: [`super::Attempts`].
     pub fn new(url: impl Into<String>, queue: impl Into<String>) -> Self {
         Self { url: url.into(), queue: queue.into(), prefetch: 16, session: None }
     }
@@ -83,11 +94,12 @@ fn message(delivery: &mut Delivery) -> Message {
     let property = delivery.properties.message_id().as_ref().map(ToString::to_string);
     let payload = std::mem::take(&mut delivery.data).into();
     let channel = delivery.routing_key.to_string();
-    let mut message = Message { id: None, channel, payload, headers, attempt: 1 }.identified();
+    let mut message = Message { channel, payload, headers, attempt: 1, ..Message::default() }.identified();
     message.id = message.id.or(property);
     // Redeliveries before this one; only quorum queues know.
     let before = message.header("x-delivery-count").and_then(|count| count.parse::<u32>().ok());
     message.attempt = before.unwrap_or_default().saturating_add(1);
+    message.suspect = delivery.redelivered && before.is_none();
     message
 }
 
@@ -98,7 +110,9 @@ impl Source for RabbitMq {
         let session = if let Some(session) = &mut self.session {
             session
         } else {
-            let session = self.connect().await.map_err(|e| SourceError::new("consuming from RabbitMQ", e))?;
+            let doing = "consuming from RabbitMQ";
+            let connected = timeout(CONNECT_MAX, self.connect()).await.map_err(|e| SourceError::new(doing, e))?;
+            let session = connected.map_err(|e| SourceError::new(doing, e))?;
             self.session.insert(session)
         };
         match session.consumer.next().await {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamAutoClaimReply, StreamClaimReply, StreamId, StreamPendingCountReply, StreamReadReply};
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, RedisError, Value, cmd, pipe};
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout};
 
 use super::failure::SourceError;
@@ -54,7 +55,6 @@ impl RedisStreamsOptions {
 }
 
 /// A consumer group of a stream as a source.
-#[derive(Debug)]
 pub struct RedisStreams {
     client: Client,
     options: RedisStreamsOptions,
@@ -65,6 +65,13 @@ pub struct RedisStreams {
     delayed: Vec<(Instant, String)>,
     /// When to look for idle entries next.
     look: Option<Instant>,
+}
+
+impl std::fmt::Debug for RedisStreams {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The client knows the password.
+        out.debug_struct("RedisStreams").field("options", &self.options).finish_non_exhaustive()
+    }
 }
 
 impl RedisStreams {
@@ -86,7 +93,17 @@ impl RedisStreams {
         waits: Duration,
     ) -> Result<T, SourceError> {
         let Some(connection) = &mut self.connection else { return Err(SourceError::new(doing, "not connected")) };
-        match timeout(waits + ANSWER_MAX, command.query_async(connection)).await {
+        let answered = timeout(waits + ANSWER_MAX, command.query_async(connection)).await;
+        self.answered(doing, answered)
+    }
+
+    /// An answer, or why there is none: then the connection may be gone.
+    fn answered<T>(
+        &mut self,
+        doing: &'static str,
+        answered: Result<Result<T, RedisError>, Elapsed>,
+    ) -> Result<T, SourceError> {
+        match answered {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(error)) => {
                 if is_lost(&error) {
@@ -119,12 +136,11 @@ impl RedisStreams {
         self.connection = Some(connection);
         let mut create = cmd("XGROUP");
         create.arg("CREATE").arg(&self.options.stream).arg(&self.options.group).arg("0").arg("MKSTREAM");
-        let connection = self.connection.as_mut().ok_or_else(|| SourceError::new("connecting to Redis", "gone"))?;
-        if let Err(error) = create.query_async::<()>(connection).await
-            && error.code() != Some("BUSYGROUP")
-        {
-            self.connection = None;
-            return Err(SourceError::new("making the group in Redis", error));
+        let doing = "making the group in Redis";
+        let connection = self.connection.as_mut().ok_or_else(|| SourceError::new(doing, "not connected"))?;
+        match timeout(ANSWER_MAX, create.query_async::<()>(connection)).await {
+            Ok(Err(error)) if error.code() == Some("BUSYGROUP") => {}
+            made => self.answered(doing, made).inspect_err(|_| self.connection = None)?,
         }
         self.ready.clear();
         self.look = None;
@@ -201,7 +217,7 @@ impl RedisStreams {
         let payload = fields.remove(&"payload".to_owned()).unwrap_or_default();
         let headers = fields.into_iter().map(|(name, value)| (name.clone(), value)).collect();
         let channel = self.options.stream.clone();
-        Message { id: None, channel, payload: payload.into(), headers, attempt }.identified()
+        Message { channel, payload: payload.into(), headers, attempt, ..Message::default() }.identified()
     }
 }
 
@@ -271,7 +287,8 @@ impl Source for RedisStreams {
         both.atomic().add_command(add).ignore().xack(stream, group, &[token.id]).ignore();
         let doing = "adding a dead letter in Redis";
         let connection = self.connection.as_mut().ok_or_else(|| SourceError::new(doing, "not connected"))?;
-        both.query_async::<()>(connection).await.map_err(|e| SourceError::new(doing, e))
+        let answered = timeout(ANSWER_MAX, both.query_async::<()>(connection)).await;
+        self.answered(doing, answered)
     }
 
     async fn close(&mut self) -> Result<(), SourceError> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::attempts::Attempts;
 use super::database::Database;
 use super::failure::{ConsumeError, HandlerError};
 use super::message::Message;
@@ -50,6 +51,8 @@ pub struct Consumer<S, D> {
     summary: Summary,
     /// Failed attempts by message id.
     failed: HashMap<String, u32>,
+    /// Where attempts are counted beyond this process.
+    attempts: Option<Attempts>,
 }
 
 /// The caller's wish to stop. It can be asked again after it was ready.
@@ -101,7 +104,16 @@ impl<S: Source, D: Database> Consumer<S, D> {
             policy: Policy::default(),
             summary: Summary::default(),
             failed: HashMap::new(),
+            attempts: None,
         }
+    }
+
+    /// The same with attempts counted in a table of the database, for brokers that do not count deliveries. It costs a
+    /// transaction for each failure, and for each message that may have been delivered before.
+    #[must_use]
+    pub fn attempts(mut self, attempts: Attempts) -> Self {
+        self.attempts = Some(attempts);
+        self
     }
 
     /// The same with another policy.
@@ -122,8 +134,9 @@ impl<S: Source, D: Database> Consumer<S, D> {
     /// advance goes back to the broker. Dropping the future instead is like a crash: safe, and the broker waits for its
     /// own timeout.
     ///
-    /// The compiler cannot show that the future is `Send` when the handler borrows (rust-lang/rust#100013): await it in
-    /// `main`, spawn it on a `LocalSet`, or give it a thread with a runtime of its own.
+    /// In `tokio::spawn` the handler is an `async fn` or an `async move` closure that owns what it uses: of one that
+    /// borrows, the compiler cannot show that its future is `Send` (rust-lang/rust#100013). With SQLite the future is not
+    /// `Send`, and blocks: give it a thread of its own.
     pub async fn run<H, E>(&mut self, stop: impl Future<Output = ()>, mut handler: H) -> Result<Summary, ConsumeError>
     where
         H: for<'a, 't, 'm> AsyncFnMut(&'a mut D::Tx<'t>, &'m Message) -> Result<(), E>,
@@ -170,8 +183,10 @@ impl<S: Source, D: Database> Consumer<S, D> {
         H: for<'a, 't, 'm> AsyncFnMut(&'a mut D::Tx<'t>, &'m Message) -> Result<(), E>,
         E: Into<HandlerError>,
     {
-        let verdict = self.judge(message, handler, stop).await;
+        let mut counted = None;
+        let verdict = self.judge(message, handler, stop, &mut counted).await;
         let id = message.id.as_deref().unwrap_or_default();
+        let ends = matches!(verdict, Verdict::Handled | Verdict::Duplicate | Verdict::DeadLetter(_));
         let mut fatal = None;
         let told = match verdict {
             Verdict::Handled | Verdict::Duplicate => {
@@ -181,7 +196,6 @@ impl<S: Source, D: Database> Consumer<S, D> {
                     &mut self.summary.duplicates
                 };
                 *count += 1;
-                self.failed.remove(id);
                 self.source.ack(token).await
             }
             Verdict::DeadLetter(reason) => {
@@ -189,7 +203,6 @@ impl<S: Source, D: Database> Consumer<S, D> {
                 let told = self.source.dead_letter(token, message, &reason).await;
                 if told.is_ok() {
                     self.summary.dead_letters += 1;
-                    self.failed.remove(id);
                 }
                 told
             }
@@ -203,6 +216,9 @@ impl<S: Source, D: Database> Consumer<S, D> {
                 self.source.nack(token, Duration::ZERO).await
             }
         };
+        if ends && told.is_ok() && (self.failed.remove(id).is_some() || counted.is_some()) {
+            self.forget(id).await;
+        }
         if let Err(error) = told {
             tracing::warn!(id, %error, "the broker was not told about the message; it comes again");
         }
@@ -215,6 +231,7 @@ impl<S: Source, D: Database> Consumer<S, D> {
         message: &Message,
         handler: &mut H,
         stop: &mut Stop<'_, impl Future<Output = ()>>,
+        counted: &mut Option<u32>,
     ) -> Verdict
     where
         H: for<'a, 't, 'm> AsyncFnMut(&'a mut D::Tx<'t>, &'m Message) -> Result<(), E>,
@@ -227,14 +244,14 @@ impl<S: Source, D: Database> Consumer<S, D> {
         };
         let (mut retries, mut losses) = (0, 0);
         loop {
-            let pause = match self.attempt(&id, message, handler).await {
+            let pause = match self.counted_attempt(&id, message, counted, handler).await {
                 Ok(Claim::First) => return Verdict::Handled,
                 Ok(Claim::Duplicate) => return Verdict::Duplicate,
                 Err(Trouble::Reject(reason)) => return Verdict::DeadLetter(reason),
                 Err(Trouble::Fatal(error)) => return Verdict::Fatal(error),
-                Err(Trouble::Failed(reason)) => return self.failed(message, reason),
+                Err(Trouble::Failed(reason)) => return self.failed(&id, message, reason, counted).await,
                 Err(Trouble::Retry(error)) if retries >= self.policy.retries_max => {
-                    return self.failed(message, error.to_string());
+                    return self.failed(&id, message, error.to_string(), counted).await;
                 }
                 Err(Trouble::Retry(error)) => {
                     tracing::debug!(%id, %error, "the transaction is run again");
@@ -258,23 +275,82 @@ impl<S: Source, D: Database> Consumer<S, D> {
     }
 
     /// The verdict about a message whose handler failed.
-    fn failed(&mut self, message: &Message, reason: String) -> Verdict {
-        let id = message.id.clone().unwrap_or_default();
-        if self.failed.len() >= FAILED_MAX && !self.failed.contains_key(&id) {
+    async fn failed(
+        &mut self,
+        id: &MessageId,
+        message: &Message,
+        reason: String,
+        counted: &mut Option<u32>,
+    ) -> Verdict {
+        if counted.is_none() {
+            *counted = self.count(id).await.unwrap_or_else(|_| {
+                tracing::warn!(%id, "the attempt could not be counted in the database");
+                None
+            });
+        }
+        if self.failed.len() >= FAILED_MAX && !self.failed.contains_key(id.as_str()) {
             self.failed.clear();
         }
-        let count = self.failed.entry(id).or_default();
-        *count = count.saturating_add(1).max(message.attempt);
+        let count = self.failed.entry(id.as_str().to_owned()).or_default();
+        *count = count.saturating_add(1).max(message.attempt).max(counted.unwrap_or_default());
         if *count >= self.policy.attempts_max {
             return Verdict::DeadLetter(reason);
         }
         let delay = self.policy.delay_after(*count);
-        tracing::warn!(id = message.id, attempt = *count, ?delay, reason, "the message failed and comes again");
+        tracing::warn!(%id, attempt = *count, ?delay, reason, "the message failed and comes again");
         Verdict::Return(delay)
     }
 
+    /// An attempt that is counted before it begins when its broker does not count and it may not be the first.
+    async fn counted_attempt<H, E>(
+        &mut self,
+        id: &MessageId,
+        message: &Message,
+        counted: &mut Option<u32>,
+        handler: &mut H,
+    ) -> Result<Claim, Trouble>
+    where
+        H: for<'a, 't, 'm> AsyncFnMut(&'a mut D::Tx<'t>, &'m Message) -> Result<(), E>,
+        E: Into<HandlerError>,
+    {
+        if message.suspect && counted.is_none() {
+            *counted = self.count(id).await?;
+        }
+        let number = message.attempt.max(counted.unwrap_or_default());
+        self.attempt(id, message, number, handler).await
+    }
+
+    /// Counts an attempt in the database, if it has a table for that.
+    async fn count(&mut self, id: &MessageId) -> Result<Option<u32>, Trouble> {
+        let Some(attempts) = &self.attempts else { return Ok(None) };
+        self.database.connect().await.map_err(connect_trouble)?;
+        let mut tx = self.database.begin().await.map_err(own_trouble)?;
+        let count = D::count(&mut tx, attempts, &self.scope, id).await.map_err(own_trouble)?;
+        D::commit(tx).await.map_err(own_trouble)?;
+        Ok(Some(count))
+    }
+
+    /// Forgets the attempts at a message that is done with. What cannot be forgotten now expires.
+    async fn forget(&mut self, id: &str) {
+        let (Some(attempts), Ok(id)) = (&self.attempts, MessageId::new(id)) else { return };
+        let forgotten = async {
+            let mut tx = self.database.begin().await?;
+            D::forget(&mut tx, attempts, &self.scope, &id).await?;
+            D::commit(tx).await
+        };
+        if let Err(error) = forgotten.await {
+            tracing::debug!(%id, %error, "the attempts stay in the table until they expire");
+        }
+    }
+
     /// One transaction: begin, claim, handle, commit.
-    async fn attempt<H, E>(&mut self, id: &MessageId, message: &Message, handler: &mut H) -> Result<Claim, Trouble>
+    async fn attempt<H, E>(
+        &mut self,
+        id: &MessageId,
+        message: &Message,
+        number: u32,
+        handler: &mut H,
+    ) -> Result<Claim, Trouble>
     where
         H: for<'a, 't, 'm> AsyncFnMut(&'a mut D::Tx<'t>, &'m Message) -> Result<(), E>,
         E: Into<HandlerError>,
@@ -286,10 +362,9 @@ impl<S: Source, D: Database> Consumer<S, D> {
             let _ = D::rollback(tx).await;
             return Ok(Claim::Duplicate);
         }
-        if message.attempt > self.policy.attempts_max {
+        if number > self.policy.attempts_max {
             let _ = D::rollback(tx).await;
-            let times = message.attempt;
-            return Err(Trouble::Reject(format!("this is delivery {times}, and no attempt came to an end")));
+            return Err(Trouble::Reject(format!("this is delivery {number}, and no attempt came to an end")));
         }
         match handler(&mut tx, message).await {
             Ok(()) => D::commit(tx).await.map_err(commit_trouble)?,

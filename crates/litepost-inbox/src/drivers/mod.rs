@@ -10,5 +10,8 @@ mod postgres;
 #[cfg(feature = "rusqlite")]
 mod sqlite;
 
+#[cfg(feature = "tokio-postgres")]
+pub use postgres::{Prepared, PreparedTransaction};
+
 #[cfg(any(feature = "mysql", feature = "tokio-postgres"))]
 pub(crate) type Boxed<'a, T> = std::pin::Pin<Box<dyn Future<Output = Result<T, crate::InboxError>> + Send + 'a>>;

@@ -5,7 +5,7 @@
 //! also makes it work behind a transaction-mode pooler).
 
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, IsolationLevel, Transaction};
+use tokio_postgres::{Client, IsolationLevel, Statement, Transaction};
 
 use super::Boxed;
 use crate::claim::Outcome;
@@ -14,6 +14,7 @@ use crate::error::InboxError;
 use crate::inbox::Inbox;
 use crate::moment::Moment;
 use crate::sql::{Dialect, Sql};
+use crate::table::TableName;
 
 type Typed<'a> = (&'a (dyn ToSql + Sync), Type);
 
@@ -32,19 +33,77 @@ fn sql(inbox: &Inbox) -> &Sql {
     inbox.sql(Dialect::Postgres)
 }
 
-struct Driver<'t, 'c>(&'t Transaction<'c>);
+/// The claim, prepared on one connection: the server then neither parses nor plans it. See [`Inbox::prepare`].
+#[derive(Clone)]
+pub struct Prepared {
+    table: TableName,
+    claim: Statement,
+    claim_digest: Option<Statement>,
+}
+
+/// A transaction on the connection that a claim was prepared on: what [`Inbox::claim`] takes.
+#[derive(Clone, Copy)]
+pub struct PreparedTransaction<'a> {
+    tx: &'a Transaction<'a>,
+    prepared: &'a Prepared,
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Prepared").field("table", &self.table).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for PreparedTransaction<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("PreparedTransaction").field("prepared", self.prepared).finish_non_exhaustive()
+    }
+}
+
+impl Prepared {
+    /// A transaction of the same connection, to claim in.
+    pub fn on<'a>(&'a self, tx: &'a Transaction<'a>) -> PreparedTransaction<'a> {
+        PreparedTransaction { tx, prepared: self }
+    }
+}
+
+impl Inbox {
+    /// Prepares the claim on a connection, once: `inbox.claim(prepared.on(&tx), &scope, &id)`.
+    ///
+    /// Without it a claim is parsed and planned each time, in the same single round trip, and leaves nothing on the
+    /// connection. Behind a pooler that hands out transactions leave it so.
+    pub async fn prepare(&self, client: &Client) -> Result<Prepared, InboxError> {
+        let claim = client.prepare_typed(&sql(self).claim, &[Type::TEXT, Type::TEXT]).await?;
+        let claim_digest = if self.options().digests {
+            let types = [Type::TEXT, Type::TEXT, Type::BYTEA];
+            Some(client.prepare_typed(&sql(self).claim_digest, &types).await?)
+        } else {
+            None
+        };
+        Ok(Prepared { table: self.table().clone(), claim, claim_digest })
+    }
+}
+
+struct Driver<'t, 'c>(&'t Transaction<'c>, Option<&'t Prepared>);
 
 impl ClaimDriver for Driver<'_, '_> {
     async fn insert(&mut self, inbox: &Inbox, marker: &Marker<'_>) -> Result<bool, InboxError> {
         let (scope, id) = (marker.scope.as_str(), marker.id.as_str());
+        // What was prepared for another inbox would claim in its table.
+        let prepared = self.1.filter(|prepared| prepared.table == *inbox.table());
         let rows = if let Some(digest) = marker.digest {
             let digest = digest.as_bytes().as_slice();
+            if let Some(claim) = prepared.and_then(|prepared| prepared.claim_digest.as_ref()) {
+                return Ok(self.0.execute(claim, &[&scope, &id, &digest]).await? == 1);
+            }
             self.0
                 .execute_typed(
                     &sql(inbox).claim_digest,
                     &[(&scope, Type::TEXT), (&id, Type::TEXT), (&digest, Type::BYTEA)],
                 )
                 .await?
+        } else if let Some(prepared) = prepared {
+            self.0.execute(&prepared.claim, &[&scope, &id]).await?
         } else {
             self.0.execute_typed(&sql(inbox).claim, &[(&scope, Type::TEXT), (&id, Type::TEXT)]).await?
         };
@@ -76,14 +135,39 @@ impl InboxTransaction for &Transaction<'_> {
     where
         Self: 'a,
     {
-        Box::pin(async move { Ok(crate::claim::claim(&mut Driver(self), inbox, &marker).await?.into()) })
+        Box::pin(async move { Ok(crate::claim::claim(&mut Driver(self, None), inbox, &marker).await?.into()) })
     }
 
     fn record_result<'a>(self, inbox: &'a Inbox, marker: Marker<'a>, result: &'a [u8]) -> Boxed<'a, ()>
     where
         Self: 'a,
     {
-        Box::pin(async move { crate::claim::record(&mut Driver(self), inbox, &marker, result).await })
+        Box::pin(async move { crate::claim::record(&mut Driver(self, None), inbox, &marker, result).await })
+    }
+}
+
+impl InboxTransaction for PreparedTransaction<'_> {
+    type Reply<'a, T: Send + 'a>
+        = Boxed<'a, T>
+    where
+        Self: 'a;
+
+    fn claim_marker<'a, T: From<Outcome> + Send + 'a>(self, inbox: &'a Inbox, marker: Marker<'a>) -> Boxed<'a, T>
+    where
+        Self: 'a,
+    {
+        Box::pin(async move {
+            Ok(crate::claim::claim(&mut Driver(self.tx, Some(self.prepared)), inbox, &marker).await?.into())
+        })
+    }
+
+    fn record_result<'a>(self, inbox: &'a Inbox, marker: Marker<'a>, result: &'a [u8]) -> Boxed<'a, ()>
+    where
+        Self: 'a,
+    {
+        Box::pin(async move {
+            crate::claim::record(&mut Driver(self.tx, Some(self.prepared)), inbox, &marker, result).await
+        })
     }
 }
 

@@ -3,11 +3,16 @@
 //! Called by [`crate::Inbox::new`], which keeps the texts for its table. Invariant: every dialect takes
 //! the same parameters in the same order, so that drivers differ in how they bind and in nothing else.
 
+#[cfg(feature = "consume")]
+mod attempts;
 mod mysql;
 mod postgres;
 mod sqlite;
 
 use std::fmt;
+
+#[cfg(feature = "consume")]
+pub(crate) use attempts::{AttemptsSql, attempts_sql};
 
 use crate::inbox::InboxOptions;
 use crate::table::TableName;

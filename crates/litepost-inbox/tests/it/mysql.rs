@@ -211,10 +211,37 @@ async fn another_unique_index_is_not_taken_for_the_key() {
     let inbox = inbox().await;
     let mut conn = connect().await;
     conn.query_drop(format!("CREATE UNIQUE INDEX ids ON {} (message_id)", quoted(&inbox))).await.unwrap();
+    for language in ["en_US", "ja_JP"] {
+        conn.query_drop(format!("SET lc_messages = '{language}'")).await.unwrap();
+        let mut tx = conn.start_transaction(TxOpts::new()).await.unwrap();
+        assert_eq!(inbox.claim(&mut tx, &scope(), &id("m")).await.unwrap(), Claim::First);
+        let error = inbox.claim(&mut tx, &Scope::new("other").unwrap(), &id("m")).await.unwrap_err();
+        assert!(matches!(error, InboxError::Database { code: Some(1062), .. }), "{error:?}");
+        tx.rollback().await.unwrap();
+    }
+}
+
+/// The server says in words which key was met twice, and in some languages the key does not come last.
+#[tokio::test]
+async fn a_duplicate_is_one_in_every_language_of_the_server() {
+    let inbox = inbox().await;
+    let mut conn = connect().await;
+    for language in ["en_US", "ja_JP", "hu_HU", "de_DE"] {
+        conn.query_drop(format!("SET lc_messages = '{language}'")).await.unwrap();
+        let mut tx = conn.start_transaction(TxOpts::new()).await.unwrap();
+        assert_eq!(inbox.claim(&mut tx, &scope(), &id("m")).await.unwrap(), Claim::First, "{language}");
+        assert_eq!(inbox.claim(&mut tx, &scope(), &id("m")).await.unwrap(), Claim::Duplicate, "{language}");
+        tx.rollback().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_missing_table_says_what_to_do() {
+    let mut conn = connect().await;
     let mut tx = conn.start_transaction(TxOpts::new()).await.unwrap();
-    assert_eq!(inbox.claim(&mut tx, &scope(), &id("m")).await.unwrap(), Claim::First);
-    let error = inbox.claim(&mut tx, &Scope::new("other").unwrap(), &id("m")).await.unwrap_err();
-    assert!(matches!(error, InboxError::Database { code: Some(1062), .. }), "{error:?}");
+    let missing = Inbox::new("nowhere").unwrap();
+    let error = missing.claim(&mut tx, &scope(), &id("m")).await.unwrap_err();
+    assert!(error.hint().starts_with("create the table") && !error.is_retryable(), "{error:?}");
 }
 
 /// Difference: a duplicate's marker is always protected, the failed INSERT holds a shared lock on it.

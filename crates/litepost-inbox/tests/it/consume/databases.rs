@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use litepost_inbox::consume::{
-    ConsumeError, Consumer, HandlerError, Message, MySql, Policy, Source, SourceError, Sqlite, Summary,
+    Attempts, ConsumeError, Consumer, Database, HandlerError, Message, MySql, Policy, Source, SourceError, Sqlite,
+    Summary,
 };
 use litepost_inbox::{Dialect, Inbox, Scope};
 use litepost_testkit::servers::MariaDb;
@@ -144,6 +145,50 @@ async fn a_message_that_ends_its_handlers_becomes_a_dead_letter_unless_it_was_ha
     }
 }
 
+/// A source of one message, again and again, whose broker does not count.
+struct Again;
+
+impl Source for Again {
+    type Token = ();
+
+    async fn next(&mut self) -> Result<(Message, ()), SourceError> {
+        Ok((Message { id: Some("again".into()), attempt: 1, suspect: true, ..Message::default() }, ()))
+    }
+
+    async fn ack(&mut self, (): ()) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn nack(&mut self, (): (), _delay: Duration) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn dead_letter(&mut self, (): (), _message: &Message, _reason: &str) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn close(&mut self) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
+/// Three consumers, one after the other, see one attempt each, and the third gives up.
+async fn attempts_are_counted<D: Database>(inbox: &Inbox, attempts: &Attempts, database: impl Fn() -> D) {
+    for number in 1..=3 {
+        let stop = tokio::sync::Notify::new();
+        let mut consumer = Consumer::new(inbox.clone(), scope(), Again, database())
+            .policy(super::quick().attempts_max(3))
+            .attempts(attempts.clone());
+        let run = consumer.run(stop.notified(), async |_: &mut D::Tx<'_>, _: &Message| {
+            stop.notify_one();
+            Err::<(), _>(HandlerError::failed("it never works"))
+        });
+        let summary = tokio::time::timeout(Duration::from_secs(30), run).await.expect("it ends").unwrap();
+        let expected = if number == 3 { (0, 1) } else { (1, 0) };
+        assert_eq!((summary.returned, summary.dead_letters), expected, "consumer {number}");
+    }
+}
+
 fn once(summary: Summary) {
     assert_eq!((summary.handled, summary.duplicates), (3, 1));
 }
@@ -170,6 +215,13 @@ async fn on_mariadb() {
     once(tokio::time::timeout(Duration::from_secs(60), run).await.expect("it ends").unwrap());
     let effects: Vec<String> = conn.query("SELECT id FROM effects ORDER BY id").await.unwrap();
     assert_eq!(effects, ["a", "b", "last"]);
+
+    let (inbox, attempts) = (Inbox::new("inbox").unwrap(), Attempts::new("inbox_attempts").unwrap());
+    conn.query_drop(attempts.schema(Dialect::MySql)).await.unwrap();
+    let database = || MySql::new(mysql_async::Opts::from_url(&server.url()).unwrap());
+    attempts_are_counted(&inbox, &attempts, database).await;
+    let left: u64 = conn.query_first("SELECT COUNT(*) FROM inbox_attempts").await.unwrap().unwrap();
+    assert_eq!(left, 0, "what is done with is forgotten");
 }
 
 #[tokio::test]
@@ -183,7 +235,8 @@ async fn on_sqlite() {
     let broker = nats::new().await;
     published(&broker).await;
     let stop = tokio::sync::Notify::new();
-    let database = Sqlite::new(move || rusqlite::Connection::open(&path));
+    let opened = path.clone();
+    let database = Sqlite::new(move || rusqlite::Connection::open(&opened));
     let mut consumer = Consumer::new(inbox, scope(), broker.source().await, database);
     let run = consumer.run(stop.notified(), async |tx: &mut rusqlite::Transaction<'_>, message: &Message| {
         tx.execute("INSERT INTO effects (id) VALUES (?)", [message.id.as_deref()])?;
@@ -193,6 +246,22 @@ async fn on_sqlite() {
         Ok::<(), HandlerError>(())
     });
     once(tokio::time::timeout(Duration::from_secs(60), run).await.expect("it ends").unwrap());
-    let count: i64 = observer.query_row("SELECT count(*) FROM effects", [], |row| row.get(0)).unwrap();
-    assert_eq!(count, 3);
+    let count = |table: &str| {
+        let sql = format!("SELECT count(*) FROM {table}");
+        observer.query_row(&sql, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    assert_eq!(count("effects"), 3);
+
+    let (inbox, attempts) = (Inbox::new("inbox").unwrap(), Attempts::new("inbox_attempts").unwrap());
+    observer.execute_batch(&attempts.schema(Dialect::Sqlite)).unwrap();
+    let database = || {
+        let path = path.clone();
+        Sqlite::new(move || rusqlite::Connection::open(&path))
+    };
+    // What a crash has left long ago is not counted on, nor kept.
+    let old = "INSERT INTO inbox_attempts (scope, message_id, attempts, tried_at) VALUES ('effects.v1', ?, 9, 0)";
+    observer.execute(old, ["again"]).unwrap();
+    observer.execute(old, ["another"]).unwrap();
+    attempts_are_counted(&inbox, &attempts, database).await;
+    assert_eq!(count("inbox_attempts"), 0, "what is done with is forgotten");
 }

@@ -107,3 +107,13 @@ async fn a_shutdown_ends_the_message_that_is_being_handled() {
 async fn a_consumer_that_is_killed_at_random_has_each_effect_once() {
     suite::killed::<Topic>(&url().await).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_runs_in_a_spawned_task() {
+    suite::spawned!(new().await);
+}
+
+#[tokio::test]
+async fn a_message_that_kills_its_consumers_becomes_a_dead_letter() {
+    suite::remembered(new().await).await;
+}

@@ -6,9 +6,11 @@ mod kafka;
 mod nats;
 mod rabbitmq;
 mod redis;
+mod secrets;
 mod suite;
 
 use std::hash::{BuildHasher as _, Hasher as _};
+use std::pin::Pin;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -41,9 +43,14 @@ async fn client(url: &str) -> Result<Client, tokio_postgres::Error> {
     Ok(client)
 }
 
-fn database(url: &str) -> Postgres<impl AsyncFnMut() -> Result<Client, tokio_postgres::Error> + 'static + use<>> {
+type Connecting = Pin<Box<dyn Future<Output = Result<Client, tokio_postgres::Error>> + Send>>;
+
+fn database(url: &str) -> Postgres<impl FnMut() -> Connecting + Send + 'static + use<>> {
     let url = url.to_owned();
-    Postgres::new(async move || client(&url).await)
+    Postgres::new(move || -> Connecting {
+        let url = url.clone();
+        Box::pin(async move { client(&url).await })
+    })
 }
 
 /// A table of effects without any key: what happens twice is there twice.

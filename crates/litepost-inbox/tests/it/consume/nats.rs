@@ -88,3 +88,20 @@ async fn a_shutdown_ends_the_message_that_is_being_handled() {
 async fn a_consumer_that_is_killed_at_random_has_each_effect_once() {
     suite::killed::<Jetstream>(&url().await).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_runs_in_a_spawned_task() {
+    suite::spawned!(new().await);
+}
+
+#[tokio::test]
+async fn a_server_that_dies_while_messages_are_handled_is_connected_to_anew() {
+    let mut server = tokio::task::spawn_blocking(|| Server::start_with("")).await.unwrap();
+    let url = server.url();
+    let restart = move || {
+        server.kill();
+        server.start_again();
+        server
+    };
+    suite::outage::<Jetstream, _>(&url, restart).await;
+}

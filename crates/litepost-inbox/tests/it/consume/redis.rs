@@ -86,3 +86,20 @@ async fn what_another_consumer_has_left_is_taken_over() {
     let (message, _) = tokio::time::timeout(std::time::Duration::from_secs(10), taken).await.unwrap().unwrap();
     assert_eq!((message.id.as_deref(), message.attempt), (Some("left"), 2));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_runs_in_a_spawned_task() {
+    suite::spawned!(new().await);
+}
+
+#[tokio::test]
+async fn a_server_that_dies_while_messages_are_handled_is_connected_to_anew() {
+    let mut server = tokio::task::spawn_blocking(Server::start).await.unwrap();
+    let url = server.url();
+    let restart = move || {
+        server.kill();
+        server.start_again();
+        server
+    };
+    suite::outage::<Streams, _>(&url, restart).await;
+}

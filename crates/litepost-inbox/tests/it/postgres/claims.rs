@@ -163,3 +163,29 @@ async fn a_missing_table_says_what_to_do() {
     let error = inbox.claim(&tx, &scope(), &id("m")).await.unwrap_err();
     assert_eq!(error.sqlstate(), Some("25P02"), "an aborted transaction must not look like a duplicate");
 }
+
+/// A table without its key would take every message for a new one.
+#[tokio::test]
+async fn a_table_without_its_key_and_a_user_without_privileges_claim_nothing() {
+    let inbox = inbox().await;
+    let mut client = connect().await;
+    let table = quoted(&inbox);
+    let role = format!("role_{}", table.trim_matches('"').replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
+    client.batch_execute(&format!("CREATE ROLE {role}; SET ROLE {role}")).await.unwrap();
+    let tx = client.transaction().await.unwrap();
+    let error = inbox.claim(&tx, &scope(), &id("m")).await.unwrap_err();
+    assert_eq!(error.sqlstate(), Some("42501"));
+    assert!(error.hint().starts_with("grant") && !error.is_retryable());
+    tx.rollback().await.unwrap();
+    let key = format!("RESET ROLE; ALTER TABLE {table} DROP CONSTRAINT {}", quoted_key(&client, &inbox).await);
+    client.batch_execute(&key).await.unwrap();
+    let tx = client.transaction().await.unwrap();
+    let error = inbox.claim(&tx, &scope(), &id("m")).await.unwrap_err();
+    assert_eq!(error.sqlstate(), Some("42P10"));
+    assert!(error.hint().contains("primary key") && !error.is_retryable());
+}
+
+async fn quoted_key(client: &tokio_postgres::Client, inbox: &Inbox) -> String {
+    let sql = "SELECT quote_ident(conname) FROM pg_constraint WHERE conrelid = $1::text::regclass AND contype = 'p'";
+    client.query_one(sql, &[&quoted(inbox)]).await.unwrap().get(0)
+}

@@ -90,3 +90,29 @@ async fn options_that_the_inbox_lacks_are_refused_before_any_query() {
     }
     assert_eq!(inbox.claim(&tx, &scope(), &id("m")).await.unwrap(), Claim::First);
 }
+
+/// Prepared or not, a claim is the same; and what was prepared for one table claims in no other.
+#[tokio::test]
+async fn a_prepared_claim_keeps_the_contract() {
+    let options = InboxOptions { digests: true, ..InboxOptions::default() };
+    let (inbox, other) = (inbox_with(options).await, inbox().await);
+    let mut client = connect().await;
+    let prepared = inbox.prepare(&client).await.unwrap();
+    for level in LEVELS {
+        let message = id(&format!("{level:?}"));
+        for expected in [Claim::First, Claim::Duplicate] {
+            let tx = begin(&mut client, level).await;
+            let claim = inbox.claim_payload(prepared.on(&tx), &scope(), &message, &digest("a")).await.unwrap();
+            assert_eq!(claim, expected);
+            assert_eq!(inbox.claim(prepared.on(&tx), &scope(), &message).await.unwrap(), Claim::Duplicate);
+            tx.commit().await.unwrap();
+        }
+        let tx = begin(&mut client, level).await;
+        assert_eq!(inbox.claim(&tx, &scope(), &message).await.unwrap(), Claim::Duplicate);
+        let error = inbox.claim_payload(prepared.on(&tx), &scope(), &message, &digest("b")).await.unwrap_err();
+        assert!(matches!(error, InboxError::PayloadMismatch { .. }));
+        assert_eq!(other.claim(prepared.on(&tx), &scope(), &message).await.unwrap(), Claim::First);
+        assert_eq!(other.claim(&tx, &scope(), &message).await.unwrap(), Claim::Duplicate, "in its own table");
+        tx.rollback().await.unwrap();
+    }
+}
