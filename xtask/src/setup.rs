@@ -66,6 +66,7 @@ const NEEDS: &[Need] = &[
         packages: &["golang-go", "golang-github-mattn-go-sqlite3-dev"],
     },
     Need { what: "Python 3 with venv", present: python, packages: &["python3", "python3-venv"] },
+    Need { what: "promtool", present: || has("promtool"), packages: &["prometheus"] },
     Need { what: "setpriv", present: || has("setpriv"), packages: &["util-linux"] },
     Need { what: "openssl", present: || has("openssl"), packages: &["openssl"] },
     Need { what: "curl", present: || has("curl"), packages: &["curl"] },
