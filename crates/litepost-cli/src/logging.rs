@@ -35,7 +35,7 @@ fn filter(default: &str) -> (EnvFilter, Option<String>) {
         };
     }
     // The log of the libraries below is of interest to nobody at this level.
-    let quiet = format!("{default},hyper=warn,reqwest=warn,rustls=warn,lapin=error,rumqttc=error");
+    let quiet = format!("{default},hyper=warn,reqwest=warn,rustls=warn,lapin=off,rumqttc=error");
     (without_payloads(EnvFilter::new(quiet)), None)
 }
 

@@ -34,8 +34,9 @@ pub(crate) fn error(message: &str, hint: &str) {
 
 /// Shows findings of a configuration, each with its line.
 pub(crate) fn findings(source: &Source, problems: &[Problem]) {
+    let file = NamedSource::new(source.name(), source.shown());
     for problem in problems {
-        say(&render(source, problem, std::io::stderr().is_terminal()));
+        say(&render(source, &file, problem, std::io::stderr().is_terminal()));
     }
 }
 
@@ -54,8 +55,19 @@ fn plain(word: &str, message: &str, hint: Option<&str>) -> String {
     text
 }
 
+/// A longer line of the file is not shown.
+const LINE_BYTES_MAX: usize = 500;
+
+/// The longest of the lines that would be shown: the one with the place, and its neighbours.
+fn longest_line(source: &Source, span: &std::ops::Range<usize>) -> usize {
+    let (before, after) = source.text.split_at_checked(span.start).unwrap_or((&source.text, ""));
+    let above = before.rsplit('\n').take(2).map(str::len);
+    let below = after.split('\n').take(2).map(str::len);
+    above.chain(below).max().unwrap_or(0)
+}
+
 /// A finding as text.
-fn render(source: &Source, problem: &Problem, colours: bool) -> String {
+fn render(source: &Source, file: &NamedSource<String>, problem: &Problem, colours: bool) -> String {
     let word = match problem.severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
@@ -64,7 +76,10 @@ fn render(source: &Source, problem: &Problem, colours: bool) -> String {
         let message = format!("{}: {}", source.name(), problem.message);
         return format!("{}\n", plain(word, &message, problem.hint.as_deref()));
     };
-    let diagnostic = Shown { problem, span: span.clone(), file: NamedSource::new(source.name(), source.text.clone()) };
+    if longest_line(source, span) > LINE_BYTES_MAX {
+        return format!("{}\n", litepost_relay::config::one_line(source, problem));
+    }
+    let diagnostic = Shown { problem, span: span.clone(), file };
     let mut text = String::new();
     let handler =
         GraphicalReportHandler::new_themed(theme(colours)).with_width(100).with_wrap_lines(false).with_links(false);
@@ -91,7 +106,7 @@ fn theme(colours: bool) -> GraphicalTheme {
 struct Shown<'a> {
     problem: &'a Problem,
     span: std::ops::Range<usize>,
-    file: NamedSource<String>,
+    file: &'a NamedSource<String>,
 }
 
 impl std::fmt::Display for Shown<'_> {
@@ -111,7 +126,7 @@ impl miette::Diagnostic for Shown<'_> {
     }
 
     fn source_code(&self) -> Option<&dyn miette::SourceCode> {
-        Some(&self.file)
+        Some(self.file)
     }
 
     fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {

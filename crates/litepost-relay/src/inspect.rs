@@ -11,6 +11,8 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FindingKind {
+    /// It is there, and as it should be.
+    Found,
     /// The relay would create it.
     Creates,
     /// The relay would change it.
@@ -33,6 +35,11 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// `what` is there.
+    pub fn found(what: impl Into<String>) -> Self {
+        Self { kind: FindingKind::Found, message: what.into(), hint: String::new() }
+    }
+
     /// The relay would create `what`.
     pub fn creates(what: impl Into<String>) -> Self {
         Self { kind: FindingKind::Creates, message: what.into(), hint: String::new() }

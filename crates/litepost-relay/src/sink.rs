@@ -123,6 +123,8 @@ pub struct SinkContext {
     pub token: i64,
     /// How long a delivery may take before it is dropped.
     pub deadline: Duration,
+    /// The topics that the destination names one by one: what a look may ask for. Nobody else needs them.
+    pub topics: Vec<String>,
     /// Every event up to here is settled in the outbox file, durably, and none of them waits in a blocked line: what a
     /// destination remembers one by one at or below this position it may forget.
     pub acked: i64,

@@ -186,6 +186,9 @@ fn configuration(answers: &Answers) -> String {
         "# litepost: where the events are, and where they go. `litepost check` tells what is wrong with this file.\n\
          # Every key is in docs/configuration.md. ${{NAME}} in a text stands for an environment variable.\n\
          \n\
+         # [admin]                        # dashboard, API, /metrics, /live and /ready\n\
+         # listen = \"127.0.0.1:8765\"      # another address needs token = \"${{LITEPOST_ADMIN_TOKEN}}\"\n\
+         \n\
          [app.{app}]\n\
          {about}\n\
          {key} = {place}                  # relative to this file\n\
@@ -215,7 +218,9 @@ fn unit(folder: &Path) -> Result<String, Failure> {
          Wants=network-online.target\n\
          \n\
          [Service]\n\
-         Type=exec\n\
+         # READY when delivery is under way, and a sign of life as long as no lane is stuck.\n\
+         Type=notify\n\
+         WatchdogSec=120\n\
          ExecStartPre=/usr/bin/env litepost check --config {folder}/litepost.toml\n\
          ExecStart=/usr/bin/env litepost run --config {folder}/litepost.toml\n\
          ExecReload=/usr/bin/env litepost reload --config {folder}/litepost.toml --pid $MAINPID\n\

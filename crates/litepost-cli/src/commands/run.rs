@@ -4,6 +4,7 @@
 //! SIGHUP has the configuration read again.
 
 mod again;
+mod systemd;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -80,12 +81,15 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
     let files = Files::default();
     files.set(&relay);
     let listening = runtime.block_on(run_admin::start(&command.admin, &config, &relay))?;
-    let mut relay = Relay::new(relay);
+    let mut relay = Relay::new(relay).when_ready(systemd::ready);
+    runtime.spawn(systemd::watchdog(relay.pulse()));
     #[cfg(unix)]
     runtime.spawn(verify_when_asked(files.clone()));
     #[cfg(unix)]
     if let Some(path) = config.source.path.clone().filter(|_| !command.until_idle) {
-        runtime.spawn(again::reload_when_asked(path, command.any_file_system, relay.reloader(), files));
+        let (any_file_system, admin) = (command.any_file_system, config.admin.clone());
+        let asked = again::Asked { path, any_file_system, admin };
+        runtime.spawn(again::reload_when_asked(asked, relay.reloader(), files));
     }
     let done = if command.until_idle {
         let timeout = command.timeout.map(Duration::from_secs);
@@ -126,6 +130,7 @@ fn ready(path: &Path, may_be_missing: bool) -> Result<(), Failure> {
 async fn stopped(timeout: Option<Duration>) {
     let first = async {
         signal().await;
+        systemd::stopping();
         tracing::info!("stopping: what is in flight is settled first; once more to stop at once");
         tokio::spawn(async {
             signal().await;

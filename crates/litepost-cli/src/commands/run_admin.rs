@@ -1,7 +1,7 @@
 //! The admin listener of `litepost run`.
 //!
-//! Called before delivery starts, so that an address that cannot be had is told at once. Invariant: a listener that ends
-//! later is logged and stops no delivery.
+//! Called before delivery starts, so that an address that cannot be had is told at once. Invariants: a flag goes before
+//! `[admin]` of the configuration; a listener that ends later is logged and stops no delivery.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,18 +14,22 @@ use tokio::task::JoinHandle;
 
 use crate::failure::Failure;
 
+/// Unless somebody says otherwise.
+const FRESHNESS_MS: i64 = 300_000;
+
 /// Where operators look.
 #[derive(Debug, Args)]
 pub(crate) struct Admin {
-    /// Serve the dashboard, the API, /metrics, /live and /ready here, 127.0.0.1:8765 for example
+    /// Serve the dashboard, the API, /metrics, /live and /ready here, 127.0.0.1:8765 for example; [admin] listen of the
+    /// configuration unless given
     #[arg(long = "admin", value_name = "ADDRESS", env = "LITEPOST_ADMIN")]
     address: Option<SocketAddr>,
-    /// A file that holds the token that every request must carry; LITEPOST_ADMIN_TOKEN unless given
-    #[arg(long = "admin-token-file", value_name = "FILE", requires = "address")]
+    /// A file that holds the token that every request must carry; LITEPOST_ADMIN_TOKEN unless given, then [admin] token
+    #[arg(long = "admin-token-file", value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// How long an event may wait before /ready says no: 30s, 5m, 2h
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = milliseconds)]
-    freshness: i64,
+    /// How long an event may wait before /ready says no: 30s, 5m, 2h; [admin] freshness unless given, then 5m
+    #[arg(long, value_name = "TIME", value_parser = milliseconds)]
+    freshness: Option<i64>,
 }
 
 fn milliseconds(text: &str) -> Result<i64, String> {
@@ -45,7 +49,15 @@ impl Drop for Listening {
 
 /// Listens, when asked to.
 pub(crate) async fn start(asked: &Admin, config: &Config, relay: &RelayConfig) -> Result<Option<Listening>, Failure> {
-    let Some(address) = asked.address else { return Ok(None) };
+    let Some(address) = asked.address.or(config.admin.listen) else {
+        if asked.token_file.is_some() {
+            return Err(Failure::user(
+                "--admin-token-file has nothing to guard",
+                "add --admin ADDRESS, or [admin] listen",
+            ));
+        }
+        return Ok(None);
+    };
     let recorder = Recorder::install()
         .map_err(|error| Failure::unexpected(format!("metrics cannot be recorded: {error}"), "report it"))?;
     let sources = relay
@@ -58,8 +70,8 @@ pub(crate) async fn start(asked: &Admin, config: &Config, relay: &RelayConfig) -
         .collect();
     let admin = litepost_web::Admin {
         sources,
-        token: token(asked.token_file.as_deref())?,
-        freshness_ms: asked.freshness,
+        token: token(asked.token_file.as_deref(), config)?,
+        freshness_ms: asked.freshness.or(config.admin.freshness_ms).unwrap_or(FRESHNESS_MS),
         config: config.masked(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         recorder: recorder.clone(),
@@ -74,12 +86,15 @@ pub(crate) async fn start(asked: &Admin, config: &Config, relay: &RelayConfig) -
     Ok(Some(Listening(vec![serving, tokio::spawn(recorder.upkeep())])))
 }
 
-fn token(file: Option<&Path>) -> Result<Option<Token>, Failure> {
+fn token(file: Option<&Path>, config: &Config) -> Result<Option<Token>, Failure> {
     let text = match file {
         Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
             Failure::user(format!("{}: {error}", path.display()), "name a file that holds the token")
         })?),
-        None => std::env::var("LITEPOST_ADMIN_TOKEN").ok().filter(|text| !text.is_empty()),
+        None => {
+            let given = std::env::var("LITEPOST_ADMIN_TOKEN").ok().filter(|text| !text.is_empty());
+            given.or_else(|| config.admin.token.as_ref().map(|token| token.expose().to_owned()))
+        }
     };
     text.map(|text| Token::new(&text).map_err(|why| Failure::user(why, "make one with `openssl rand -hex 32`")))
         .transpose()

@@ -29,8 +29,36 @@ fn every_answer_passes_check() {
             systemd.args(["--man=no", "verify"]).arg(place.path("litepost.service"));
             let verified = systemd.output().unwrap();
             assert!(verified.status.success() && verified.stderr.is_empty(), "{verified:?}");
-            assert!(std::fs::read_to_string(place.path("compose.yaml")).unwrap().contains("litepost.toml"));
+            is_a_compose_file(&std::fs::read_to_string(place.path("compose.yaml")).unwrap());
         }
+    }
+}
+
+/// The schema of the compose specification, as docker-compose 1.29.2 ships it (Apache-2.0).
+const COMPOSE: &str = include_str!("compose_spec.json");
+
+#[track_caller]
+fn is_a_compose_file(text: &str) {
+    let file: serde_json::Value = serde_yaml_ng::from_str(text).unwrap();
+    let schema: serde_json::Value = serde_json::from_str(COMPOSE).unwrap();
+    let validator = jsonschema::options().with_draft(jsonschema::Draft::Draft201909).build(&schema).unwrap();
+    let faults: Vec<String> = validator.iter_errors(&file).map(|e| format!("{}: {e}", e.instance_path)).collect();
+    assert!(faults.is_empty(), "{text}: {faults:#?}");
+    // The schema sees mistakes; otherwise it would prove nothing.
+    let broken: serde_json::Value = serde_yaml_ng::from_str(&text.replace("restart:", "restrat:")).unwrap();
+    assert!(!validator.is_valid(&broken));
+    let service = &file["services"]["litepost"];
+    assert_eq!(service["command"], serde_json::json!(["run", "--config", "/data/litepost.toml"]));
+    assert_eq!(service["volumes"], serde_json::json!([".:/data"]));
+    assert_eq!((&service["read_only"], &service["cap_drop"]), (&true.into(), &serde_json::json!(["ALL"])));
+}
+
+#[test]
+fn a_compose_file_with_any_name_of_an_app_is_one() {
+    for app in ["shop", "käse-1", "no", "a_b"] {
+        let place = Place::new();
+        place.good(&["init", "--app", app, "--compose"]);
+        is_a_compose_file(&std::fs::read_to_string(place.path("compose.yaml")).unwrap());
     }
 }
 

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod admin;
+mod admin_config;
 mod backup;
 mod broken_configs;
 mod check_connect;
 mod crash;
+mod daemon;
 mod decrypt;
 mod doctor;
 mod enqueue;
@@ -15,19 +17,24 @@ mod exec;
 mod failpoints;
 mod generated;
 mod hostile;
+mod hostile_config;
 mod inbox;
 mod init;
+mod logging;
 mod migrate;
 mod operate;
+mod readme_configs;
 mod reload;
 mod run;
 mod schema;
 mod secrets;
+mod secrets_admin;
 mod sqloutbox;
 mod sqloutbox_surface;
 mod status;
 mod support;
 mod surface;
+mod systemd;
 mod tail;
 mod torture;
 mod two_relays;

@@ -6,12 +6,12 @@ use rusqlite::Connection;
 use crate::support::Place;
 
 /// No part of any message of ours or of a library.
-const SECRET: &str = "zq7Xplanted9Wk";
+pub(crate) const SECRET: &str = "zq7Xplanted9Wk";
 /// `user:SECRET` and `:SECRET` as basic authentication writes them.
-const ENCODED: [&str; 2] = ["dXNlcjp6cTdYcGxhbnRlZDlXa", "enE3WHBsYW50ZWQ5V2"];
+pub(crate) const ENCODED: [&str; 2] = ["dXNlcjp6cTdYcGxhbnRlZDlXa", "enE3WHBsYW50ZWQ5V2"];
 
 /// Each type, with `${PASS}` wherever a secret may stand; destinations at `127.0.0.1:1` cannot be reached.
-fn destinations(servers: &Servers) -> Vec<(&'static str, String)> {
+pub(crate) fn destinations(servers: &Servers) -> Vec<(&'static str, String)> {
     let (postgres, maria) = (servers.postgres.port(), servers.maria.port());
     let (redis, nats) = (servers.redis.port(), servers.nats.port());
     let sink = |connection: &str| format!("connection = {connection}\n");
@@ -23,13 +23,13 @@ fn destinations(servers: &Servers) -> Vec<(&'static str, String)> {
         (
             "http",
             sink(
-                "{ url = 'http://user:${PASS}@127.0.0.1:1/?key=${PASS}', headers = { Authorization = 'Bearer ${PASS}' }, allow_private_addresses = true }",
+                "{ url = 'http://user:${PASS}@127.0.0.1:1/hooks/${PASS}?key=${PASS}', headers = { Authorization = 'Bearer ${PASS}' }, allow_private_addresses = true }",
             ),
         ),
         (
             "webhook",
             sink(&format!(
-                "{{ url = 'http://127.0.0.1:1/?key=${{PASS}}', signing_secrets = ['whsec_${{PASS}}{}'], allow_private_addresses = true }}",
+                "{{ url = 'http://127.0.0.1:1/${{PASS}}/?key=${{PASS}}', signing_secrets = ['whsec_${{PASS}}{}'], allow_private_addresses = true }}",
                 "A".repeat(26)
             )),
         ),
@@ -47,6 +47,8 @@ fn destinations(servers: &Servers) -> Vec<(&'static str, String)> {
                 "{{ url = 'nats://127.0.0.1:{nats}', stream = 's', user = 'user', password = '${{PASS}}' }}"
             )),
         ),
+        ("nats", sink(&format!("{{ url = 'nats://user:${{PASS}}@127.0.0.1:{nats}', stream = 's' }}"))),
+        ("nats", sink("{ url = 'nats://user:${PASS}@127.0.0.1:1', stream = 's' }")),
         ("nats", sink("{ url = 'nats://127.0.0.1:1', stream = 's', token = '${PASS}' }")),
         ("redis", sink(&format!("{{ url = 'redis://user:${{PASS}}@127.0.0.1:{redis}' }}"))),
         ("redis", sink("{ url = 'redis://127.0.0.1:1', password = '${PASS}' }")),
@@ -57,15 +59,15 @@ fn destinations(servers: &Servers) -> Vec<(&'static str, String)> {
     ]
 }
 
-struct Servers {
-    postgres: Postgres,
-    maria: MariaDb,
-    redis: Redis,
-    nats: Nats,
+pub(crate) struct Servers {
+    pub(crate) postgres: Postgres,
+    pub(crate) maria: MariaDb,
+    pub(crate) redis: Redis,
+    pub(crate) nats: Nats,
 }
 
 /// What a path says is a name, and names are shown: there the planted text is no secret.
-fn names_a_path(kind: &str) -> bool {
+pub(crate) fn names_a_path(kind: &str) -> bool {
     matches!(kind, "file" | "sqlite")
 }
 
@@ -146,5 +148,35 @@ fn a_setting_that_is_refused_does_not_show_the_secret_in_it() {
         let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
         assert_eq!(output.status.code(), Some(1), "{kind}: {said}");
         assert!(!said.contains(SECRET), "{kind}: {said}");
+    }
+}
+
+/// Each mistake stands on a line with a secret, or has the secret in it; the line is shown, the secret is not.
+#[test]
+fn a_mistake_beside_a_secret_that_stands_in_the_file_shows_the_place_alone() {
+    for (kind, keys) in [
+        ("postgres", "tables = ['stock']\nconnection = { url = 'postgres://user:SECRET@h:notaport/db' }\n"),
+        ("http", "connection = { url = 'http://user:SECRET@h/', timeuot_ms = 5 }\n"),
+        ("http", "connection = { url = 'http://h/', headers = { Authorization = 'Bearer SECRET' }, parallel = 0 }\n"),
+        ("http", "connection = { url = 'http://h/', signing_secrets = 'whsec_SECRET' }\n"),
+        ("http", "connection = { url = 'http://h/', timeout_ms = '1', headers = { 'a b' = 'SECRET' } }\n"),
+        ("redis", "connection = { url = 'redis://h:1', password = 'SECRET', strem = 'x' }\n"),
+        ("nats", "connection = { url = 'nats://h:1', stream = 's', token = 'SECRET\n"),
+        ("nats", "connection = { url = 'nats://u:SECRET@h:1\n"),
+        ("kafka", "connection = { brokers = 'h:1', settings = { 'linger.ms' = 'SECRET' } }\n"),
+        ("rabbitmq", "connection = { url = 'amqp://u:SECRET@h:1:1' }\n"),
+        ("mqtt", "connection = { url = 'mqtt://u:SECRET@h:1' }\n"),
+        ("turso", "tables = ['stock']\nconnection = { url = 'http://h/?authToken=SECRET', nope = 1 }\n"),
+        ("exec", "connection = { command = [], env = { TOKEN = 'SECRET' } }\n"),
+        ("stdout", "[admin]\ntoken = 'SECRET'\n"),
+        ("stdout", "[admin]\nlisten = 'nowhere'\ntoken = 'SECRETSECRET'\n"),
+    ] {
+        let place = place_with(kind, &keys.replace("SECRET", SECRET));
+        for arguments in [&["check"][..], &["check", "--json"], &["run"]] {
+            let output = place.command(arguments).env("RUST_LOG", "trace").output().unwrap();
+            let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+            assert_eq!(output.status.code(), Some(1), "{kind} {keys}: {said}");
+            assert!(!said.contains(SECRET), "{kind} {keys}, {arguments:?}: {said}");
+        }
     }
 }

@@ -3,10 +3,12 @@
 //! Called by programs that embed a relay. Invariant: what is built here passes through the very same reader and checks
 //! as a file, so nothing is legal in code that is refused in TOML.
 
+use std::fmt;
 use std::path::Path;
 
-use super::keys::{AppOptions, DeliveryOptions, RetryOptions, SetKey, SinkOptions};
+use super::keys::{AdminOptions, AppOptions, DeliveryOptions, RetryOptions, SetKey, SinkOptions};
 use super::load::Config;
+use super::masked;
 use super::problem::ConfigError;
 
 /// A configuration with any number of apps.
@@ -30,8 +32,9 @@ use super::problem::ConfigError;
 /// assert_eq!(&*config.apps[0].destinations[0].name, "shop.audit");
 /// # Ok::<(), litepost_relay::config::ConfigError>(())
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct ConfigBuilder {
+    admin: Option<toml::Table>,
     apps: toml::Table,
 }
 
@@ -40,6 +43,13 @@ impl ConfigBuilder {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Sets `[admin]`.
+    #[must_use]
+    pub fn admin(mut self, admin: AdminBuilder) -> Self {
+        self.admin = Some(admin.table);
+        self
     }
 
     /// Adds an app; one of the same name is replaced.
@@ -53,12 +63,27 @@ impl ConfigBuilder {
     pub fn build(self, folder: impl AsRef<Path>) -> Result<Config, ConfigError> {
         let mut root = toml::Table::new();
         root.insert("app".into(), toml::Value::Table(self.apps));
+        root.extend(self.admin.map(|admin| ("admin".to_owned(), toml::Value::Table(admin))));
         Config::from_table(root, folder.as_ref())
     }
 }
 
+/// `[admin]`.
+#[derive(Clone, Default)]
+pub struct AdminBuilder {
+    table: toml::Table,
+}
+
+impl AdminBuilder {
+    /// Nothing is served yet; [`AdminOptions::listen`] says where.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
 /// `[app.NAME]`.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct AppBuilder {
     name: String,
     table: toml::Table,
@@ -96,7 +121,7 @@ impl AppBuilder {
 }
 
 /// `[app.NAME.sink.S]` or `[app.NAME.db.D]`.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct TargetBuilder {
     name: String,
     table: toml::Table,
@@ -197,7 +222,26 @@ macro_rules! options {
     };
 }
 
+/// Connections and the token are secrets, and a builder is the first thing that somebody prints.
+macro_rules! masked {
+    ($($builder:ident: $table:ident;)+) => {
+        $(impl fmt::Debug for $builder {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_tuple(stringify!($builder)).field(&masked::table(&self.$table)).finish()
+            }
+        })+
+    };
+}
+
+masked! {
+    AdminBuilder: table;
+    AppBuilder: table;
+    ConfigBuilder: apps;
+    TargetBuilder: table;
+}
+
 options! {
+    AdminBuilder: AdminOptions;
     AppBuilder: AppOptions, DeliveryOptions;
     TargetBuilder: SinkOptions, DeliveryOptions;
     TableBuilder: DeliveryOptions;

@@ -4,6 +4,7 @@
 //! Called by `resolve.rs`. Looks at the local file system (which files are in a `db_dir`, what a link points at) and at
 //! nothing else.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::keys::{Given, Scope};
@@ -16,8 +17,9 @@ use super::values::{InjectOutboxSeq, quoted};
 
 /// What is wrong with an app beside its targets.
 pub(crate) fn app(spec: &AppSpec, problems: &mut Vec<Problem>) {
-    for (at, target) in spec.targets.iter().enumerate() {
-        if let Some(first) = spec.targets[..at].iter().find(|other| other.name == target.name) {
+    let mut named: HashMap<&str, &TargetSpec> = HashMap::new();
+    for target in &spec.targets {
+        if let Some(first) = named.insert(&target.name, target) {
             problems.push(
                 Problem::error(
                     &target.path,
@@ -30,7 +32,7 @@ pub(crate) fn app(spec: &AppSpec, problems: &mut Vec<Problem>) {
             );
         }
     }
-    if spec.targets.is_empty() {
+    if spec.targets.is_empty() && !spec.broken_targets {
         problems.push(
             Problem::warning(&spec.path, format!("{} has no destination: its events stay where they are", spec.path))
                 .at(spec.span.clone())
@@ -139,14 +141,13 @@ fn one_policy_per_file(spec: &AppSpec, problems: &mut Vec<Problem>) {
         let near = target.tables[at].level.delivery.clone();
         near.or(&target.level.delivery).or(&spec.level.delivery)
     };
-    for (at, target) in spec.targets.iter().enumerate() {
+    let mut seen: HashMap<&str, (&TargetSpec, usize)> = HashMap::new();
+    for target in &spec.targets {
         for (index, table) in target.tables.iter().enumerate() {
             let keys = effective(target, index);
-            for other in &spec.targets[..at] {
-                let Some(first) = other.tables.iter().position(|t| t.name == table.name) else { continue };
-                if FilePolicy::of(&effective(other, first)) == FilePolicy::of(&keys) {
-                    continue;
-                }
+            // All that name a table agree with the first that does.
+            let (other, first) = *seen.entry(&table.name).or_insert((target, index));
+            if FilePolicy::of(&effective(other, first)) != FilePolicy::of(&keys) {
                 let place = file_keys(&keys).into_iter().next();
                 let hint =
                     format!("give both the same max_pending, durable_reads, retain…, or set them in [{}]", spec.path);
@@ -170,20 +171,19 @@ fn one_policy_per_file(spec: &AppSpec, problems: &mut Vec<Problem>) {
 
 /// Two apps on one file would deliver each other's events.
 pub(crate) fn shared_files(specs: &[AppSpec], folder: &Path, problems: &mut Vec<Problem>) {
-    let mut seen: Vec<(PathBuf, bool, &AppSpec, &Given<String>)> = Vec::new();
+    type Seen<'a> = HashMap<PathBuf, (&'a AppSpec, &'a Given<String>)>;
+    let (mut files, mut folders, mut parents) = (Seen::new(), Seen::new(), Seen::new());
     for spec in specs {
         for (given, is_folder) in [(&spec.keys.database, false), (&spec.keys.db_dir, true)] {
             let Some(given) = given else { continue };
             let path = real(&folder.join(&given.value));
-            let same = |(other, other_is_folder, ..): &&(PathBuf, bool, &AppSpec, &Given<String>)| match (
-                *other_is_folder,
-                is_folder,
-            ) {
-                (true, false) => path.parent() == Some(other),
-                (false, true) => other.parent() == Some(&path),
-                _ => *other == path,
+            let parent = path.parent().map(Path::to_path_buf).unwrap_or_default();
+            let same = if is_folder {
+                folders.get(&path).or_else(|| parents.get(&path))
+            } else {
+                files.get(&path).or_else(|| folders.get(&parent))
             };
-            if let Some((_, _, first, other)) = seen.iter().find(same) {
+            if let Some((first, other)) = same {
                 problems.push(
                     Problem::error(
                         &given.key,
@@ -195,7 +195,12 @@ pub(crate) fn shared_files(specs: &[AppSpec], folder: &Path, problems: &mut Vec<
                     .hint("make them one app with several destinations"),
                 );
             }
-            seen.push((path, is_folder, spec, given));
+            if is_folder {
+                folders.entry(path).or_insert((spec, given));
+            } else {
+                files.entry(path).or_insert((spec, given));
+                parents.entry(parent).or_insert((spec, given));
+            }
         }
     }
 }

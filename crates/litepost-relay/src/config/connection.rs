@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use super::interpolate::mask;
 use super::keys::Delivery;
+use super::masked;
 use super::policy;
-use super::problem::Problem;
-use super::reader::{nearest, table_of};
+use super::problem::{Problem, Span};
+use super::reader::{Entry, nearest, table_of};
 use super::spec::{AppSpec, TargetSpec};
 use super::values::{InjectOutboxSeq, quoted};
 use super::words::Dedupe;
@@ -239,18 +240,29 @@ fn unknown_keys(kind: &SinkType, target: &TargetSpec, problems: &mut Vec<Problem
     any
 }
 
+/// Where the value of `key` stands, or of as much of it as is there: `headers.a` is looked for below `headers`.
+fn place_of(entries: &[Entry], key: &str) -> Option<Span> {
+    let entry = entries
+        .iter()
+        .find(|entry| key == entry.key || key.strip_prefix(&*entry.key).is_some_and(|k| k.starts_with('.')))?;
+    let node = entry.node.as_ref()?;
+    let below = key.strip_prefix(&*entry.key)?.strip_prefix('.');
+    let deeper = below.and_then(|below| place_of(node.entries()?, below));
+    deeper.or_else(|| node.span.clone())
+}
+
 /// What a sink type said about the settings, at the key it named.
 fn refused(error: &SinkConfigError, target: &TargetSpec, masks: &[(String, String)]) -> Problem {
+    let mut masks = masks.to_vec();
+    masked::literals(&target.connection, "target.connection", false, &mut masks);
     let key = if error.key.is_empty() { target.path.clone() } else { format!("{}.{}", target.path, error.key) };
-    let last = error.key.strip_prefix("connection.").unwrap_or_default();
-    let span = target
-        .connection
-        .iter()
-        .find(|entry| entry.key == last)
-        .and_then(|entry| entry.node.as_ref()?.span.clone())
+    let class = target.writer_class.as_ref().filter(|_| error.key == "writer_class");
+    let span = class
+        .and_then(|class| class.span.clone())
+        .or_else(|| error.key.strip_prefix("connection.").and_then(|key| place_of(&target.connection, key)))
         .or_else(|| target.connection_span.clone())
         .or_else(|| target.span.clone());
-    Problem::error(&key, format!("{key}: {}", mask(&error.message, masks))).at(span)
+    Problem::error(&key, format!("{key}: {}", mask(&error.message, &masks))).at(span)
 }
 
 /// The target's own options for SQL destinations: only what somebody has said.
@@ -265,7 +277,7 @@ fn options(app: &AppSpec, target: &TargetSpec) -> toml::Table {
     words
 }
 
-fn table_options(app: &AppSpec, target: &TargetSpec, table: &str, own: &Delivery) -> toml::Table {
+pub(super) fn table_options(app: &AppSpec, target: &TargetSpec, table: &str, own: &Delivery) -> toml::Table {
     words(&[own, &target.level.delivery, &app.level.delivery], Some(table))
 }
 

@@ -3,6 +3,7 @@
 //! Called by the reader for every string of the file. Invariant: a value that was resolved is remembered, so that no
 //! message ever shows it.
 
+use super::masked::REFERENCES;
 use super::problem::{Problem, Span};
 use super::secrets;
 use super::variables::Variables;
@@ -50,7 +51,7 @@ pub(crate) fn resolve_text(
     if connection && resolver.skip_connections {
         return Ok((text.to_owned(), false));
     }
-    if connection && is_secret(path) && ["file:", "cmd:", "credential:"].iter().any(|p| text.starts_with(p)) {
+    if connection && is_secret(path) && REFERENCES.iter().any(|word| text.starts_with(word)) {
         return Ok((reference(text, resolver)?, true));
     }
     if !text.contains("${") {
@@ -88,7 +89,7 @@ pub(crate) fn resolve_text(
 }
 
 /// Whether the last key of `path` names a secret.
-fn is_secret(path: &str) -> bool {
+pub(super) fn is_secret(path: &str) -> bool {
     let last = path.rsplit('.').next().unwrap_or(path).to_lowercase();
     ["token", "password", "passphrase", "secret"].iter().any(|word| last.contains(word))
 }
@@ -153,7 +154,11 @@ pub(crate) fn mask(message: &str, masks: &[(String, String)]) -> String {
     // The longest first: a password may contain a user's name.
     let mut ordered: Vec<&(String, String)> = masks.iter().filter(|(value, _)| value.len() > 2).collect();
     ordered.sort_by_key(|(value, _)| std::cmp::Reverse(value.len()));
-    ordered.into_iter().fold(message.to_owned(), |text, (value, shown)| text.replace(value.as_str(), shown))
+    ordered.into_iter().fold(message.to_owned(), |text, (value, shown)| {
+        // A library may have put it into quotes of its own.
+        let quoted = format!("{value:?}");
+        text.replace(value.as_str(), shown).replace(quoted.trim_matches('"'), shown)
+    })
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use litepost_core::Ordering;
 use litepost_core::pipeline::OnDead;
 
+use super::admin::{Address, Token};
 use super::problem::{Problem, Span};
 use super::reader::{Entry, join};
 use super::values::{Bytes, Count, Factor, Headers, InjectOutboxSeq, Kind, Limit, Time, TimeOrNever, Topics};
@@ -145,6 +146,26 @@ fn read_key<T: Kind>(entry: &Entry, path: &str, problems: &mut Vec<Problem>) -> 
             problems.push(Problem::error(&key, format!("{key}: {why}")).at(node.span.clone()).label("this value"));
             None
         }
+    }
+}
+
+keys! {
+    /// The keys of `[admin]`.
+    pub struct AdminKeys / AdminOptions {
+        /// Where `litepost run` serves the dashboard, the API, `/metrics`, `/live` and `/ready`. An address that other
+        /// machines can reach needs `token` beside it. `--admin` goes before it.
+        #[default = "none: nothing is served"]
+        #[scope = Own]
+        listen: Address,
+        /// What every request must carry: 16 characters or more. Also as `"file:PATH"`, `"cmd:COMMAND"` or
+        /// `"credential:NAME"`. `--admin-token-file` and `LITEPOST_ADMIN_TOKEN` go before it.
+        #[default = "none: whoever may use this machine"]
+        #[scope = Own]
+        token: Token,
+        /// How long an event may wait before `/ready` says no. `--freshness` goes before it.
+        #[default = "\"5m\""]
+        #[scope = Own]
+        freshness: Time<1>,
     }
 }
 

@@ -5,6 +5,7 @@
 //!
 //! One rule of inheritance: a key may stand at table, target or app level, and the nearest wins.
 
+mod admin;
 mod build;
 mod checks;
 mod connection;
@@ -26,9 +27,10 @@ mod values;
 mod variables;
 mod words;
 
-pub use build::{AppBuilder, ConfigBuilder, RetryBuilder, TableBuilder, TargetBuilder};
+pub use admin::{Address, Admin, Token};
+pub use build::{AdminBuilder, AppBuilder, ConfigBuilder, RetryBuilder, TableBuilder, TargetBuilder};
 pub use deliver::NotSupported;
-pub use keys::{AppOptions, DeliveryOptions, RetryOptions, SetKey, SinkOptions};
+pub use keys::{AdminOptions, AppOptions, DeliveryOptions, RetryOptions, SetKey, SinkOptions};
 pub use load::{Config, FILE_NAMES, Purpose};
 pub use policy::{FilePolicy, Pace, Policy};
 pub use problem::{ConfigError, Problem, Severity, Source, Span, one_line};
@@ -41,5 +43,7 @@ pub use values::{InjectOutboxSeq, parse_duration};
 pub use variables::Variables;
 pub use words::{Dedupe, Start};
 
+#[cfg(test)]
+mod inheritance;
 #[cfg(test)]
 mod tests;

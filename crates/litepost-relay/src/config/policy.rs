@@ -10,7 +10,7 @@ use litepost_core::{Ordering, RetryPolicy};
 use super::keys::{Delivery, Given, RetryKeys};
 use super::problem::Problem;
 use super::spec::Level;
-use super::values::{Count, Factor, InjectOutboxSeq, Limit, Time, TimeOrNever, show_duration};
+use super::values::{Count, Factor, InjectOutboxSeq, Limit, Time, TimeOrNever, show_bytes, show_duration};
 use super::words::{Dedupe, Start};
 
 /// Everything that holds for delivery to one destination.
@@ -262,8 +262,10 @@ pub(crate) fn impossible(keys: &Delivery, retry: &RetryKeys, minutes: bool, prob
             Problem::error(
                 &given.key,
                 format!(
-                    "{}: one delivery ({} bytes) would not fit into what may be in flight ({} bytes)",
-                    given.key, policy.max_batch_bytes, policy.max_in_flight_bytes
+                    "{}: one delivery ({}) would not fit into what may be in flight ({})",
+                    given.key,
+                    show_bytes(policy.max_batch_bytes),
+                    show_bytes(policy.max_in_flight_bytes)
                 ),
             )
             .at(given.span.clone())

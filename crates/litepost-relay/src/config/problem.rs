@@ -7,6 +7,9 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+/// Nobody reads more findings than this.
+pub(crate) const FINDINGS_MAX: usize = 200;
+
 /// A place in the file, in bytes.
 pub type Span = Range<usize>;
 
@@ -87,12 +90,18 @@ impl Problem {
 }
 
 /// Where a configuration came from, and its text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Source {
     /// The file; `None` when it was built in code.
     pub path: Option<PathBuf>,
-    /// Its text as it stands on disk, `${VAR}` unresolved.
+    /// Its text as it stands on disk, `${VAR}` unresolved; [`Source::shown`] is for people.
     pub text: String,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("path", &self.path).field("bytes", &self.text.len()).finish()
+    }
 }
 
 impl Source {

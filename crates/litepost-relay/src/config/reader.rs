@@ -83,6 +83,7 @@ pub(crate) fn table_of(entries: &[Entry]) -> toml::Table {
 pub(crate) fn parse(text: &str, resolver: &mut Resolver<'_>, problems: &mut Vec<Problem>) -> Node {
     let (table, errors) = DeTable::parse_recoverable(text);
     let mut last_duplicate: Option<usize> = None;
+    let mut last_line: Option<usize> = None;
     for error in errors {
         let (message, span) = (error.message().replace('\n', ": "), error.span());
         if message == "duplicate key" {
@@ -101,6 +102,12 @@ pub(crate) fn parse(text: &str, resolver: &mut Resolver<'_>, problems: &mut Vec<
             );
             continue;
         }
+        // What follows on the same line is a consequence, as a rule.
+        let line = span.as_ref().and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count());
+        if line.is_some() && line == last_line {
+            continue;
+        }
+        last_line = line;
         problems.push(Problem::error("", message).at(span).label("not valid TOML"));
     }
     let mut convert = Convert { resolver, problems };
@@ -139,7 +146,7 @@ impl Convert<'_, '_> {
             .map(|(key, value)| {
                 let name = key.get_ref().to_string();
                 let path = join(path, &name);
-                let connection = connection || is_connection(&path);
+                let connection = connection || keeps_secrets(&path);
                 Entry {
                     node: self.value(value.get_ref(), value.span(), &path, connection),
                     key: name,
@@ -198,9 +205,9 @@ pub(crate) fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key } else { format!("{path}.{key}") }
 }
 
-/// Whether `app.N.sink.S.connection` or below: where secrets live.
-fn is_connection(path: &str) -> bool {
-    path.ends_with(".connection")
+/// Whether secrets live there: `app.N.sink.S.connection` and `admin`, and below.
+fn keeps_secrets(path: &str) -> bool {
+    path.ends_with(".connection") || path == "admin"
 }
 
 /// The nearest of `known` to `word`, when it is near enough to be a slip.

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use super::keys::{AppKeys, Delivery, KeySpec, RetryKeys, Scope, SinkKeys};
+use super::keys::{AdminKeys, AppKeys, Delivery, KeySpec, RetryKeys, Scope, SinkKeys};
 
 const HEAD: &str = include_str!("reference_head.md");
 
@@ -38,6 +38,13 @@ pub fn reference() -> String {
         "Keys of `retry`",
         "A table at any level: `retry = { first = \"1s\", cap = \"1m\" }`. Each key is inherited on its own.",
         RetryKeys::KEYS,
+    );
+    table(
+        &mut page,
+        "Keys of `[admin]`",
+        "The dashboard, the API and the probes of `litepost run`; see [The dashboard](dashboard.md). A running relay keeps \
+         its listener over a reload.",
+        AdminKeys::KEYS,
     );
     page.push_str(
         "\n## Types of destinations\n\n[Destinations](sinks.md) has every `type` with the keys of its `connection`.\n",

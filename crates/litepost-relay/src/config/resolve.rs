@@ -3,6 +3,7 @@
 //!
 //! Called by `load.rs` after `spec.rs`. Invariant: a [`super::Config`] exists only when no error was found.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,7 +54,7 @@ pub struct Destination {
     /// The names and patterns of `headers`; empty when it takes any.
     pub headers: Vec<(String, String)>,
     /// The tables of a database; empty for a sink.
-    pub tables: Vec<Table>,
+    pub tables: Arc<[Table]>,
     /// What holds for it.
     pub policy: Policy,
 }
@@ -97,13 +98,29 @@ pub(crate) fn resolve(
         }
     }
     let context = BuildContext { folder, masks, skip: skip_connections };
-    let apps: Vec<App> = specs.iter().filter_map(|spec| app(spec, &context, problems)).collect();
+    let placed = told_of_place(problems);
+    let apps: Vec<App> = specs.iter().filter_map(|spec| app(spec, &placed, &context, problems)).collect();
     checks::shared_files(&specs, folder, problems);
     checks::unlisted_tables(&specs, folder, problems);
     apps
 }
 
-fn app(spec: &AppSpec, context: &BuildContext<'_>, problems: &mut Vec<Problem>) -> Option<App> {
+/// The apps whose `database` or `db_dir` cannot be read, or has a slip in its key: that was reported where it stands.
+fn told_of_place(problems: &[Problem]) -> HashSet<String> {
+    let told = problems.iter().filter_map(|problem| {
+        let (app, key) = problem.key.rsplit_once('.')?;
+        let slip = matches!(&*problem.label, "did you mean database?" | "did you mean db_dir?");
+        (slip || matches!(key, "database" | "db_dir")).then(|| app.to_owned())
+    });
+    told.collect()
+}
+
+fn app(
+    spec: &AppSpec,
+    placed: &HashSet<String>,
+    context: &BuildContext<'_>,
+    problems: &mut Vec<Problem>,
+) -> Option<App> {
     checks::app(spec, problems);
     let outbox = match (&spec.keys.database, &spec.keys.db_dir) {
         (Some(database), None) => Some(Outbox::Database(context.folder.join(&database.value))),
@@ -119,14 +136,7 @@ fn app(spec: &AppSpec, context: &BuildContext<'_>, problems: &mut Vec<Problem>) 
             None
         }
         (None, None) => {
-            // An unreadable value, or a slip in the key, was reported where it stands.
-            let reported = problems.iter().any(|p| {
-                ["database", "db_dir"].iter().any(|key| {
-                    p.key == format!("{}.{key}", spec.path)
-                        || (p.key.starts_with(&spec.path) && p.label == format!("did you mean {key}?"))
-                })
-            });
-            if !reported {
+            if !placed.contains(&spec.path) {
                 problems.push(
                     Problem::error(&spec.path, format!("{} does not say where its events are", spec.path))
                         .at(spec.span.clone())
@@ -231,7 +241,8 @@ impl App {
                 routes: self.destinations.iter().map(|d| (d.clone(), d.policy.clone())).collect(),
             }],
             Outbox::Folder(folder) => {
-                self.tables(folder).into_iter().map(|table| self.table_file(folder, table)).collect()
+                let lookup: Vec<Lookup<'_>> = self.destinations.iter().map(Lookup::new).collect();
+                self.tables(folder).into_iter().map(|table| self.table_file(folder, table, &lookup)).collect()
             }
         }
     }
@@ -239,7 +250,7 @@ impl App {
     /// What holds for the one file of all tables: receipts stay as long as any of them asks for.
     fn database_policy(&self) -> FilePolicy {
         let policy = FilePolicy::of(&self.level.delivery);
-        let tables = self.destinations.iter().flat_map(|destination| &destination.tables);
+        let tables = self.destinations.iter().flat_map(|destination| destination.tables.iter());
         let longest = tables.map(|table| FilePolicy::of(&table.file).retain_log_days).max();
         FilePolicy {
             retain_log_days: longest.map_or(policy.retain_log_days, |days| days.max(policy.retain_log_days)),
@@ -249,8 +260,9 @@ impl App {
 
     fn tables(&self, folder: &Path) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
+        let mut seen = HashSet::new();
         let mut add = |name: String| {
-            if !names.contains(&name) {
+            if seen.insert(name.clone()) {
                 names.push(name);
             }
         };
@@ -262,23 +274,23 @@ impl App {
                 .filter(|topic| !topic.contains('*') && super::spec::table_name(topic).is_ok())
                 .for_each(|topic| add(topic.clone()));
         }
+        let filters: Vec<_> = self.destinations.iter().map(Destination::filter).collect();
         for name in checks::files_in(folder) {
-            if self.destinations.iter().any(|d| d.takes(&name)) {
+            if filters.iter().any(|filter| filter.matches(&name)) {
                 add(name);
             }
         }
         names
     }
 
-    fn table_file(&self, folder: &Path, table: String) -> OutboxFile {
-        let listed = self.destinations.iter().find_map(|d| d.tables.iter().find(|t| t.name == table));
-        let routes = self
-            .destinations
+    fn table_file(&self, folder: &Path, table: String, lookup: &[Lookup<'_>]) -> OutboxFile {
+        let listed = lookup.iter().find_map(|found| found.tables.get(&*table));
+        let routes = lookup
             .iter()
-            .filter(|d| d.takes(&table))
-            .map(|d| {
-                let own = d.tables.iter().find(|t| t.name == table);
-                (d.clone(), own.map_or_else(|| d.policy.clone(), |t| t.policy.clone()))
+            .filter(|found| found.takes(&table))
+            .map(|found| {
+                let policy = found.tables.get(&*table).map_or(&found.destination.policy, |table| &table.policy);
+                (found.destination.clone(), policy.clone())
             })
             .collect();
         OutboxFile {
@@ -288,6 +300,25 @@ impl App {
             table: Some(table),
             routes,
         }
+    }
+}
+
+/// A destination with what is looked up in it for every table.
+struct Lookup<'a> {
+    destination: &'a Destination,
+    filter: litepost_core::TopicFilter,
+    tables: HashMap<&'a str, &'a Table>,
+}
+
+impl<'a> Lookup<'a> {
+    fn new(destination: &'a Destination) -> Self {
+        let tables = destination.tables.iter().map(|table| (&*table.name, table)).collect();
+        Self { destination, filter: destination.filter(), tables }
+    }
+
+    fn takes(&self, topic: &str) -> bool {
+        // The same as the filter says, without looking at every table.
+        if self.destination.kind.statements { self.tables.contains_key(topic) } else { self.filter.matches(topic) }
     }
 }
 

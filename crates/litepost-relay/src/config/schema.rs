@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{AppKeys, Delivery, KeySpec, RetryKeys, SinkKeys};
+use super::keys::{AdminKeys, AppKeys, Delivery, KeySpec, RetryKeys, SinkKeys};
 use super::reference::unwrapped;
 use crate::sink::SinkType;
 use crate::sinks;
@@ -19,6 +19,7 @@ pub fn json_schema() -> Value {
         "type": "object",
         "additionalProperties": false,
         "properties": {
+            "admin": object(&[AdminKeys::KEYS], Map::new()),
             "app": {
                 "type": "object",
                 "description": "One application each: [app.NAME].",

@@ -2,8 +2,10 @@
 //!
 //! Read from the tree of `reader.rs`. Invariant: every key of the file is either taken here or reported.
 
+use std::collections::HashMap;
+
 use super::keys::{AppKeys, Delivery, Given, KeySpec, RetryKeys, SinkKeys};
-use super::problem::{Problem, Span};
+use super::problem::{FINDINGS_MAX, Problem, Span};
 use super::reader::{Entry, Node, Value, join, nearest};
 use super::values::{self, Kind as _, quoted};
 
@@ -16,6 +18,8 @@ pub(crate) struct AppSpec {
     pub(crate) keys: AppKeys,
     pub(crate) level: Level,
     pub(crate) targets: Vec<TargetSpec>,
+    /// Some that are not among them were reported.
+    pub(crate) broken_targets: bool,
 }
 
 /// The keys that every level may have.
@@ -56,7 +60,7 @@ pub(crate) struct TableSpec {
     pub(crate) level: Level,
 }
 
-/// Reads the whole tree.
+/// Reads all apps; `[admin]` is read in `admin.rs`.
 pub(crate) fn read(root: &Node, problems: &mut Vec<Problem>) -> Vec<AppSpec> {
     let mut apps = Vec::new();
     for entry in root.entries().unwrap_or_default() {
@@ -64,8 +68,8 @@ pub(crate) fn read(root: &Node, problems: &mut Vec<Problem>) -> Vec<AppSpec> {
             for (name, entry, path) in named(entry, "", "[app.NAME]", problems) {
                 apps.push(app(name, entry, path, problems));
             }
-        } else {
-            unknown(entry, "", &[], &["app"], problems);
+        } else if entry.key != "admin" {
+            unknown(entry, "", &[], &["app", "admin"], problems);
         }
     }
     apps
@@ -98,7 +102,7 @@ fn named<'a>(
 }
 
 /// The entries of a table; anything else is reported.
-fn table_entries<'a>(entry: &'a Entry, path: &str, form: &str, problems: &mut Vec<Problem>) -> &'a [Entry] {
+pub(crate) fn table_entries<'a>(entry: &'a Entry, path: &str, form: &str, problems: &mut Vec<Problem>) -> &'a [Entry] {
     let Some(node) = &entry.node else { return &[] };
     if let Some(entries) = node.entries() {
         return entries;
@@ -119,7 +123,10 @@ fn app(name: String, entry: &Entry, path: String, problems: &mut Vec<Problem>) -
             "sink" | "db" => {
                 let statements = entry.key == "db";
                 let form = if statements { "[app.NAME.db.D]" } else { "[app.NAME.sink.S]" };
-                for (name, entry, path) in named(entry, &path, form, problems) {
+                let found_before = problems.len();
+                let list = named(entry, &path, form, problems);
+                spec.broken_targets |= problems.len() > found_before;
+                for (name, entry, path) in list {
                     spec.targets.push(target(statements, name, entry, path, problems));
                 }
             }
@@ -183,13 +190,17 @@ fn implied(spec: &mut TargetSpec, path: &str, problems: &mut Vec<Problem>) {
     let Some(class) = &spec.writer_class else { return };
     match &spec.kind {
         None => spec.kind = Some(Given { value: TYPE.to_owned(), key: join(path, "type"), span: class.span.clone() }),
-        Some(kind) if kind.value != TYPE => problems.push(
-            Problem::error(&class.key, format!("{path} has a writer_class, and another type than {TYPE:?}"))
-                .at(class.span.clone())
-                .label("a Python class delivers")
-                .also(kind.span.clone(), "so does this")
-                .hint("keep the type and leave writer_class out to have litepost talk to the database itself"),
-        ),
+        Some(kind) if kind.value != TYPE => {
+            problems.push(
+                Problem::error(&class.key, format!("{path} has a writer_class, and another type than {TYPE:?}"))
+                    .at(class.span.clone())
+                    .label("a Python class delivers")
+                    .also(kind.span.clone(), "so does this")
+                    .hint("keep the type and leave writer_class out to have litepost talk to the database itself"),
+            );
+            // The rest is read as if the type alone stood there.
+            spec.writer_class = None;
+        }
         Some(_) => {}
     }
 }
@@ -228,9 +239,11 @@ fn tables(entry: &Entry, path: &str, problems: &mut Vec<Problem>) -> Vec<TableSp
         return Vec::new();
     };
     let mut list: Vec<TableSpec> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     for (at, item) in items.iter().enumerate() {
         let Some(table) = table(item, &format!("{path}[{at}]"), problems) else { continue };
-        if let Some(first) = list.iter().find(|other| other.name == table.name) {
+        let place = *places.entry(table.name.clone()).or_insert(list.len());
+        if let Some(first) = list.get(place) {
             problems.push(
                 Problem::error(&table.path, format!("the table {} is listed twice in {path}", quoted(&table.name)))
                     .at(table.span.clone())
@@ -320,13 +333,15 @@ impl Level {
 }
 
 /// Reports a key that means nothing, with the nearest that does.
-fn unknown(entry: &Entry, path: &str, specs: &[&[KeySpec]], others: &[&str], problems: &mut Vec<Problem>) {
+pub(crate) fn unknown(entry: &Entry, path: &str, specs: &[&[KeySpec]], others: &[&str], problems: &mut Vec<Problem>) {
     let key = join(path, &entry.key);
     let known = || specs.iter().flat_map(|list| list.iter().map(|spec| spec.name)).chain(others.iter().copied());
-    let place = if path.is_empty() { "the top level".to_owned() } else { path.to_owned() };
+    let place = if path.is_empty() { "at the top level".to_owned() } else { format!("in {path}") };
     let mut problem =
-        Problem::error(&key, format!("unknown key {} in {place}", quoted(&entry.key))).at(entry.key_span.clone());
-    problem = match nearest(&entry.key, known()) {
+        Problem::error(&key, format!("unknown key {} {place}", quoted(&entry.key))).at(entry.key_span.clone());
+    // Beyond those that are shown, nobody reads the suggestion.
+    let near = if problems.len() < FINDINGS_MAX { nearest(&entry.key, known()) } else { None };
+    problem = match near {
         Some(name) => problem.label(format!("did you mean {name}?")),
         None => problem.label("not a key of litepost"),
     };

@@ -324,3 +324,35 @@ fn litepost_toml_goes_before_outbox_toml() {
     std::fs::write(folder.path().join("litepost.toml"), "").unwrap();
     assert!(Config::find(folder.path()).unwrap().ends_with("litepost.toml"));
 }
+
+/// What a panic prints is made of `Debug`: of none of these does it hold a secret.
+#[test]
+fn no_debug_and_no_panic_shows_a_secret() {
+    const SECRET: &str = "zq7Xplanted9Wk";
+    let text = SHOP.replace(
+        "type = \"file\"\ntopics = [\"orders\", \"payments.*\"]\n[app.shop.sink.audit.connection]\npath = \"events.jsonl\"",
+        "type = \"http\"\n[app.shop.sink.audit.connection]\nallow_private_addresses = true\n\
+         url = \"http://u:${PASS}@127.0.0.1/zq7Xplanted9Wk\"\nheaders = { a = \"zq7Xplanted9Wk\" }",
+    ) + "\n[admin]\nlisten = \"127.0.0.1:1\"\ntoken = \"${PASS}zq7Xplanted9Wk\"\n";
+    let good = try_load(&text, &[("PASS", SECRET)]).unwrap();
+    let bad = try_load(&text.replace("a = ", "\"a b\" = "), &[("PASS", SECRET)]).unwrap_err();
+    let target = TargetBuilder::new("audit", "http").connection("url", format!("http://u:{SECRET}@h"));
+    let app = AppBuilder::new("shop").database("shop.db").sink(target.clone());
+    let admin = AdminBuilder::new().listen("0.0.0.0:1").token(SECRET.repeat(2));
+    let builder = ConfigBuilder::new().app(app.clone()).admin(admin.clone());
+    let refused = ConfigBuilder::new().app(app.clone().sink(target.clone().connection("parallel", 0))).build(".");
+    for shown in [
+        format!("{good:?}"),
+        format!("{bad:?} {bad}"),
+        format!("{target:?} {app:?} {admin:?} {builder:?}"),
+        format!("{:?}", refused.unwrap_err()),
+        format!("{:?}", Variables::of([("PASS", SECRET)])),
+    ] {
+        assert!(!shown.contains(SECRET), "{shown}");
+        assert!(!shown.is_empty());
+    }
+    let panic =
+        std::panic::catch_unwind(|| try_load(&text.replace("a = ", "\"a b\" = "), &[("PASS", SECRET)]).unwrap());
+    let message = panic.unwrap_err().downcast_ref::<String>().unwrap().clone();
+    assert!(message.contains("Invalid") && !message.contains(SECRET), "{message}");
+}

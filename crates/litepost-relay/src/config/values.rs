@@ -224,6 +224,15 @@ impl Kind for Bytes {
     }
 }
 
+/// The shortest text for a number of bytes.
+pub(crate) fn show_bytes(bytes: usize) -> String {
+    const UNITS: [(usize, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    UNITS
+        .iter()
+        .find(|(unit, _)| bytes != 0 && bytes % unit == 0)
+        .map_or_else(|| format!("{bytes} bytes"), |(unit, word)| format!("{} {word}", bytes / unit))
+}
+
 fn parse_bytes(text: &str) -> Option<i64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -344,12 +353,13 @@ impl Kind for Topics {
             return expected(&Self::describe(), node);
         };
         let mut patterns = Vec::with_capacity(items.len());
+        let mut seen = std::collections::HashSet::new();
         for item in items {
             let Value::Text(text) = &item.value else {
                 return expected("every topic to be a text", item);
             };
             litepost_core::TopicPattern::parse(text).map_err(|e| e.to_string())?;
-            if patterns.contains(text) {
+            if !seen.insert(text) {
                 return Err(format!("the topic {} is listed twice", quoted(text)));
             }
             patterns.push(text.clone());

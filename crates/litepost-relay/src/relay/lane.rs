@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::lease::{Asked, LOOK_EVERY, WISH_EVERY, Watch};
 use super::meter::Meter;
 use super::pace::Pace;
+use super::pulse::Beat;
 use super::rate::Bucket;
 use super::reader::{Identity, ReaderHandle};
 use super::report::{Drained, LaneReport};
@@ -42,6 +43,7 @@ pub(super) struct LaneTask {
     pub(super) stop: CancellationToken,
     pub(super) until_idle: bool,
     pub(super) meter: Meter,
+    pub(super) beat: Beat,
 }
 
 impl LaneTask {
@@ -58,6 +60,7 @@ impl LaneTask {
                 }
             };
             let end = self.hold(&lease, &mut report).await;
+            self.beat.within(lease.lease_ms);
             match end {
                 End::Stopped(drained) => {
                     let _ = self.writer.release(lease).await;
@@ -100,6 +103,7 @@ impl LaneTask {
     async fn take_lease(&self, watch: &mut Watch) -> Result<Lease, Drained> {
         let mut told = false;
         loop {
+            self.beat.within(self.claim.lease_ms);
             let asked = watch.ask(&self.writer, &self.destination, self.lane.index, &self.claim).await;
             let pause = match asked {
                 Ok(Asked::Granted(lease)) => return Ok(lease),
@@ -130,6 +134,7 @@ impl LaneTask {
                     AGAIN_AFTER
                 }
             };
+            self.beat.within(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX));
             if self.pause(pause).await {
                 return Err(Drained::Stopped);
             }
@@ -138,6 +143,7 @@ impl LaneTask {
 
     async fn hold(&self, lease: &Lease, report: &mut LaneReport) -> End {
         let taken = clock::mono();
+        self.beat.within(lease.lease_ms);
         let loaded = match self.writer.load(&self.destination, self.lane.index).await {
             Ok((state, _)) => state,
             Err(error) => return End::Failed(error),
@@ -185,6 +191,7 @@ impl LaneTask {
             ordering: self.config.ordering,
             token: lease.token,
             deadline: self.deadline,
+            topics: Vec::new(),
             acked: settled.0,
             log: LogPeek::new(move |seq| {
                 let reader = reader.clone();

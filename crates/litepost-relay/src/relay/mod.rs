@@ -14,6 +14,7 @@ mod lane;
 mod lease;
 pub mod meter;
 mod pace;
+mod pulse;
 mod rate;
 mod reader;
 mod reload;
@@ -35,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use litepost::lanes::Start;
 pub use pace::Pace;
+pub use pulse::Pulse;
 use reload::{Fleet, Inbox};
 pub use reload::{Reloaded, Reloader};
 pub use report::{Drained, LaneReport, RunReport};
@@ -98,13 +100,31 @@ pub struct DestinationConfig {
 pub struct Relay {
     config: RelayConfig,
     reloads: Option<Inbox>,
+    pulse: Pulse,
+    when_ready: Option<WhenReady>,
 }
+
+/// What is called once everything is under way.
+type WhenReady = Box<dyn FnOnce() + Send>;
 
 impl Relay {
     /// Takes the configuration; nothing is opened yet.
     #[must_use]
     pub fn new(config: RelayConfig) -> Self {
-        Self { config, reloads: None }
+        Self { config, reloads: None, pulse: Pulse::default(), when_ready: None }
+    }
+
+    /// Whether its lanes turn, for a watchdog.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.clone()
+    }
+
+    /// Calls `ready` when the lanes of every file are under way, or its file turns out to be one that cannot be opened yet.
+    #[must_use]
+    pub fn when_ready(mut self, ready: impl FnOnce() + Send + 'static) -> Self {
+        self.when_ready = Some(Box::new(ready));
+        self
     }
 
     /// What gives the running relay another configuration.
@@ -127,8 +147,14 @@ impl Relay {
 
     async fn supervise(mut self, shutdown: impl Future<Output = ()> + Send, until_idle: bool) -> RunReport {
         let stop = CancellationToken::new();
-        let mut fleet = Fleet::new(stop.clone(), until_idle, self.reloads.is_some());
-        fleet.start(self.config.sources);
+        let mut fleet = Fleet::new(stop.clone(), until_idle, self.reloads.is_some(), self.pulse);
+        let started = fleet.start(self.config.sources);
+        if let Some(ready) = self.when_ready {
+            tokio::spawn(async move {
+                started.await;
+                ready();
+            });
+        }
         tokio::pin!(shutdown);
         loop {
             if fleet.is_empty() && (self.reloads.is_none() || stop.is_cancelled()) {

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::pulse::Pulse;
 use super::report::{LaneReport, RunReport};
 use super::source::{Order, Source};
 use super::wake::Wakes;
@@ -113,6 +114,7 @@ pub(super) struct Fleet {
     reloads: bool,
     owner: String,
     wakes: Arc<Wakes>,
+    pulse: Pulse,
     tasks: JoinSet<(usize, Vec<LaneReport>)>,
     running: Vec<Running>,
     /// Files that begin when the tasks that still work on them have ended.
@@ -122,13 +124,14 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    pub(super) fn new(stop: CancellationToken, until_idle: bool, reloads: bool) -> Self {
+    pub(super) fn new(stop: CancellationToken, until_idle: bool, reloads: bool, pulse: Pulse) -> Self {
         Self {
             stop,
             until_idle,
             reloads,
             owner: Rng::new().identity(),
             wakes: Arc::new(Wakes::start()),
+            pulse,
             tasks: JoinSet::new(),
             running: Vec::new(),
             waiting: Vec::new(),
@@ -137,9 +140,17 @@ impl Fleet {
         }
     }
 
-    pub(super) fn start(&mut self, sources: Vec<SourceConfig>) {
+    /// Starts all; the future ends when they are under way.
+    pub(super) fn start(&mut self, sources: Vec<SourceConfig>) -> impl Future<Output = ()> + Send + 'static {
+        let mut started = Vec::with_capacity(sources.len());
         for source in sources {
-            self.spawn(source, Vec::new());
+            let (sender, receiver) = oneshot::channel();
+            self.spawn(source, vec![sender]);
+            started.push(receiver);
+        }
+        async move {
+            // One that was dropped is a file that cannot be opened yet.
+            future::join_all(started).await;
         }
     }
 
@@ -152,6 +163,7 @@ impl Fleet {
             config: config.clone(),
             owner: self.owner.clone(),
             wakes: Arc::clone(&self.wakes),
+            pulse: self.pulse.clone(),
             stop: stop.clone(),
             until_idle: self.until_idle,
             orders: self.reloads.then_some(receiver),

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::bridge::{Bridging, OldQueue, Takers};
 use super::lane::LaneTask;
 use super::meter::Meter;
+use super::pulse::Pulse;
 use super::rate::Bucket;
 use super::reader::{Reader, explain};
 use super::report::{Drained, LaneReport};
@@ -45,6 +46,7 @@ pub(super) struct Source {
     pub(super) config: SourceConfig,
     pub(super) owner: String,
     pub(super) wakes: Arc<Wakes>,
+    pub(super) pulse: Pulse,
     pub(super) stop: CancellationToken,
     pub(super) until_idle: bool,
     /// Other destinations, as they come; `None` when none can come.
@@ -327,6 +329,7 @@ impl Source {
             stop,
             until_idle: self.until_idle,
             meter: Meter::new(&destination.name, lane),
+            beat: self.pulse.lane(&destination.name),
         }
     }
 

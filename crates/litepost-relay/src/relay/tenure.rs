@@ -185,7 +185,10 @@ impl<'a> Tenure<'a> {
 
     /// Waits for whatever comes first, and tells the pipeline.
     async fn wait(&mut self, until: Option<Millis>) -> Result<(), End> {
-        let wake_at = [until, Some(self.renew_at), Some(self.ours_until), self.stop_at].into_iter().flatten().min();
+        // A renewal that is under way is not begun again.
+        let renew_at = self.renewing.is_none().then_some(self.renew_at);
+        let wake_at = [until, renew_at, Some(self.ours_until), self.stop_at].into_iter().flatten().min();
+        self.task.beat.until(wake_at.unwrap_or_default().max(clock::mono()));
         let timer = tokio::time::sleep_until(clock::timer(wake_at.unwrap_or_default()));
         let stopping = self.stop_at.is_some();
         tokio::select! {

@@ -7,6 +7,7 @@ mod blackhole;
 mod encode;
 mod exec;
 mod file;
+mod hidden;
 mod hrana;
 mod http;
 #[cfg(feature = "kafka")]

@@ -19,9 +19,70 @@ pub(crate) fn options<T: DeserializeOwned>(settings: &SinkSettings) -> Result<T,
 }
 
 fn table<T: DeserializeOwned>(table: &toml::Table, key: &str) -> Result<T, SinkConfigError> {
-    toml::Value::Table(table.clone())
-        .try_into()
-        .map_err(|e: toml::de::Error| SinkConfigError::new(key, e.message().to_owned()))
+    toml::Value::Table(table.clone()).try_into().map_err(|e: toml::de::Error| unreadable(&e, key))
+}
+
+/// The error with the key it is about. The reader keeps the key for its own text only, as a last line.
+pub(crate) fn unreadable(error: &toml::de::Error, above: &str) -> SinkConfigError {
+    let text = error.to_string();
+    let below = text.lines().find_map(|line| line.strip_prefix("in `")?.strip_suffix('`'));
+    let key =
+        [Some(above).filter(|above| !above.is_empty()), below].into_iter().flatten().collect::<Vec<_>>().join(".");
+    let message = error.message();
+    let missing = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
+    SinkConfigError::new(key, missing.map_or_else(|| plain(message), |field| format!("needs {field}")))
+}
+
+/// What serde says of a wrong type, in the words that the rest of the configuration has.
+fn plain(message: &str) -> String {
+    let rest = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "));
+    let Some((found, expected)) = rest.and_then(|rest| rest.split_once(", expected ")) else {
+        return message.to_owned();
+    };
+    let expected = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0 on",
+        "path string" => "a path",
+        "a string" => "a text",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "a map" => "a table",
+        other => other,
+    };
+    let value = |kind: &str| found.strip_prefix(kind)?.strip_prefix(" `")?.strip_suffix('`');
+    let found = match (found, found.strip_prefix("string ")) {
+        (_, Some(text)) => format!("the text {text}"),
+        ("sequence", _) => "a list".to_owned(),
+        ("map", _) => "a table".to_owned(),
+        _ => match (value("integer").or_else(|| value("floating point")), value("boolean")) {
+            (Some(number), _) => format!("the number {number}"),
+            (_, Some(word)) => word.to_owned(),
+            _ => found.to_owned(),
+        },
+    };
+    format!("expected {expected}, found {found}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_type_is_told_in_plain_words() {
+        for (said, told) in [
+            ("invalid type: integer `5`, expected path string", "expected a path, found the number 5"),
+            (
+                "invalid type: string \"many\", expected usize",
+                "expected a whole number from 0 on, found the text \"many\"",
+            ),
+            ("invalid value: integer `-1`, expected u64", "expected a whole number from 0 on, found the number -1"),
+            ("invalid type: boolean `true`, expected a string", "expected a text, found true"),
+            ("invalid type: map, expected a sequence", "expected a list, found a table"),
+            ("invalid type: floating point `1.5`, expected a boolean", "expected true or false, found the number 1.5"),
+            ("unknown variant `x`, expected `y`", "unknown variant `x`, expected `y`"),
+        ] {
+            assert_eq!(plain(said), told);
+        }
+    }
 }
 
 /// `path`, relative to the folder of the configuration file.

@@ -156,6 +156,23 @@ impl Template {
         }
     }
 
+    /// What it names for the events of `topics`, when nothing else of an event goes into it; empty when that is not known
+    /// before there is an event.
+    pub(crate) fn names(&self, topics: &[String]) -> Vec<String> {
+        if let Some(name) = self.constant() {
+            return vec![name.to_owned()];
+        }
+        let topic_only = |part: &Part| match part {
+            Part::Text(_) => true,
+            Part::Value { field, .. } => *field == Field::Topic,
+        };
+        if !self.parts.iter().all(topic_only) {
+            return Vec::new();
+        }
+        let event = |topic: &String| Event::new(litepost_core::Seq(1), "look", topic.as_str(), "");
+        topics.iter().filter_map(|topic| self.render(&event(topic)).ok()).collect()
+    }
+
     /// The template with `value` in place of every value (a wildcard of the destination, say).
     pub(crate) fn with_every_value(&self, value: &str) -> String {
         self.parts.iter().fold(String::new(), |mut all, part| {

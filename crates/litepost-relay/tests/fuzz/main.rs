@@ -85,6 +85,10 @@ const PIECES: &[&str] = &[
     "inject_outbox_seq = ['a']\n",
     "type = 'postgres'\n",
     "type = 'exec'\n",
+    "[admin]\nlisten = '0.0.0.0:1'\ntoken = '${PASS}${PASS}'\n",
+    "listen = '[::1]:1'\n",
+    "password = 'x://u:p@h?q'\n",
+    "# token = é\n",
 ];
 
 /// SplitMix64 (Steele, Lea, Flood, 2014).
@@ -195,6 +199,7 @@ fn load(folder: &Path, text: &[u8]) {
         let (source, problems) = match loaded {
             Ok(config) => {
                 let files = config.files();
+                assert!(!config.masked().contains(SECRET), "the value of a variable is shown");
                 if purpose == Purpose::Deliver {
                     let _ = config.relay();
                 }
@@ -210,6 +215,8 @@ fn load(folder: &Path, text: &[u8]) {
                 continue;
             }
         };
+        // What is shown of the file has every place where it was.
+        assert_eq!(source.shown().len(), source.text.len());
         for problem in &problems {
             for span in problem.span.iter().chain(problem.also.as_ref().map(|(span, _)| span)) {
                 assert!(

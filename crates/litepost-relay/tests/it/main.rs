@@ -16,6 +16,8 @@ mod journey;
 mod leases;
 #[cfg(all(feature = "mysql", feature = "postgres"))]
 mod ledgers;
+#[cfg(all(feature = "kafka", feature = "amqp", feature = "mqtt"))]
+mod look;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod operate;

@@ -131,7 +131,7 @@ fn wrong_tables_are_told_at_start_without_a_secret() {
     for (connection, why) in [
         ("encryption = { key = \"a\", keys = { a = \"hunter2hunter2\" } }", "32 bytes in base64"),
         ("encryption = { key = \"b\", keys = {} }", "not among the keys"),
-        ("encryption = { keys = {} }", "missing field `key`"),
+        ("encryption = { keys = {} }", "connection.encryption: needs key"),
         ("claim_check = { folder = \"\" }", "must not be empty"),
         ("claim_check = { folder = \"a\", beyond = 1 }", "unknown field `beyond`"),
     ] {

@@ -81,6 +81,7 @@ fn context(destination: &Destination, files: &[OutboxFile]) -> SinkContext {
         ordering: destination.policy.ordering,
         token: 0,
         deadline: Duration::from_millis(u64::try_from(destination.policy.timeout_ms).unwrap_or(0)),
+        topics: destination.topics.iter().filter(|topic| !topic.contains('*')).cloned().collect(),
         acked: 0,
         log: LogPeek::default(),
     }
@@ -189,7 +190,8 @@ pub(super) fn tell(out: &mut Out, looked: &[Looked]) -> Result<(), Failure> {
     out.line("\nWhat a relay would do (nothing was changed):")?;
     for place in looked {
         let kind = place.kind.map(|kind| format!(" ({kind})")).unwrap_or_default();
-        let word = match (place.reachable, place.findings.is_empty()) {
+        let nothing = place.findings.iter().all(|finding| finding.kind == FindingKind::Found);
+        let word = match (place.reachable, nothing) {
             (true, true) => ": nothing to do",
             (true, false) => ":",
             (false, _) if place.kind.is_none() => ": does not exist yet",
@@ -201,6 +203,7 @@ pub(super) fn tell(out: &mut Out, looked: &[Looked]) -> Result<(), Failure> {
                 FindingKind::Creates => "creates ",
                 FindingKind::Changes => "changes ",
                 FindingKind::Weaker => "weaker: ",
+                FindingKind::Found => "has ",
                 _ => "broken: ",
             };
             out.line(format_args!("  {word}{}", output::harmless(&finding.message)))?;

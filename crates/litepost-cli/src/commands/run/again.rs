@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use litepost::operate::{Operator, Who};
-use litepost_relay::config::{Config, ConfigError, Purpose, Severity, one_line};
+use litepost_relay::config::{Admin, Config, ConfigError, Purpose, Severity, one_line};
 use litepost_relay::relay::{RelayConfig, Reloader};
 use serde_json::{Value as Json, json};
 
@@ -33,18 +33,27 @@ impl Files {
     }
 }
 
-/// Reads `path` again whenever the process gets a SIGHUP.
+/// What is read again, and what was read last.
+pub(super) struct Asked {
+    pub(super) path: PathBuf,
+    pub(super) any_file_system: bool,
+    pub(super) admin: Admin,
+}
+
+/// Reads the file again whenever the process gets a SIGHUP.
 #[cfg(unix)]
-pub(super) async fn reload_when_asked(path: PathBuf, any_file_system: bool, reloader: Reloader, files: Files) {
+pub(super) async fn reload_when_asked(mut asked_for: Asked, reloader: Reloader, files: Files) {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut asked) = signal(SignalKind::hangup()) else { return };
     while asked.recv().await.is_some() {
+        let (path, any_file_system) = (asked_for.path.clone(), asked_for.any_file_system);
         let loading = path.clone();
         let loaded = tokio::task::spawn_blocking(move || load(&loading, any_file_system)).await;
         let loaded = loaded.unwrap_or_else(|error| Err(error.to_string()));
         let mut concerned = files.get();
         let mut detail = match loaded {
-            Ok(config) => {
+            Ok((config, admin)) => {
+                asked_for.listener_stays(admin);
                 files.set(&config);
                 concerned.extend(files.get());
                 let Some(reloaded) = reloader.reload(config).await else { return };
@@ -67,8 +76,18 @@ pub(super) async fn reload_when_asked(path: PathBuf, any_file_system: bool, relo
     }
 }
 
+impl Asked {
+    /// A listener that moved would cut off whoever looks at that moment: it keeps what it was started with, and says so.
+    fn listener_stays(&mut self, admin: Admin) {
+        if admin != self.admin {
+            tracing::warn!("[admin] has changed: the listener stays as it is until the relay is started again");
+        }
+        self.admin = admin;
+    }
+}
+
 /// The configuration, or everything that is wrong with it.
-fn load(path: &Path, any_file_system: bool) -> Result<RelayConfig, String> {
+fn load(path: &Path, any_file_system: bool) -> Result<(RelayConfig, Admin), String> {
     let config = Config::load(path, Purpose::Deliver).map_err(|error| match &error {
         ConfigError::Invalid { source_file, problems } => {
             let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
@@ -90,7 +109,7 @@ fn load(path: &Path, any_file_system: bool) -> Result<RelayConfig, String> {
             _ => format!("{} cannot be used", source.path.display()),
         })?;
     }
-    Ok(relay)
+    Ok((relay, config.admin))
 }
 
 fn record(file: &Path, detail: &Json) {

@@ -14,8 +14,10 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use litepost_core::{Outcome, Unavailable, UnavailableKind};
+use secrecy::SecretString;
 use serde::Deserialize;
 
+use super::hidden::Hidden;
 use super::settings;
 use crate::sink::{Batch, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 use process::Program;
@@ -49,7 +51,8 @@ struct Connection {
     command: Vec<String>,
     /// Variables that the program gets beside the relay's own.
     #[serde(default)]
-    env: BTreeMap<String, String>,
+    #[schemars(with = "BTreeMap<String, String>")]
+    env: BTreeMap<String, SecretString>,
     /// The folder it runs in; that of the configuration unless given.
     #[serde(default)]
     cwd: Option<PathBuf>,
@@ -58,13 +61,13 @@ struct Connection {
     options: BTreeMap<String, serde_json::Value>,
 }
 
-/// What to start, and what to tell it first; without `Debug`, since it holds secrets.
+/// What to start, and what to tell it first.
 struct Launch {
     program: PathBuf,
     arguments: Vec<String>,
-    env: BTreeMap<String, String>,
+    env: BTreeMap<String, SecretString>,
     folder: PathBuf,
-    options: serde_json::Value,
+    options: Hidden<serde_json::Value>,
     statements: bool,
 }
 
@@ -82,7 +85,8 @@ fn build_exec(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfi
     let options = serde_json::to_value(options);
     let options = options.map_err(|error| SinkConfigError::new("connection.options", error.to_string()))?;
     let folder = cwd.map_or_else(|| settings.base_dir.clone(), |cwd| settings.base_dir.join(cwd));
-    let launch = Launch { program, arguments: words.collect(), env, folder, options, statements: false };
+    let launch =
+        Launch { program, arguments: words.collect(), env, folder, options: Hidden::new(options), statements: false };
     Ok(Arc::new(Factory { launch: Arc::new(launch) }))
 }
 
@@ -116,7 +120,7 @@ fn build_python(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkCon
         env: BTreeMap::new(),
         // As under sqloutbox: modules beside where the daemon was started are found.
         folder: std::env::current_dir().unwrap_or_else(|_| settings.base_dir.clone()),
-        options: serde_json::json!({ "connection": options, "folder": settings.base_dir }),
+        options: Hidden::new(serde_json::json!({ "connection": options, "folder": settings.base_dir })),
         statements: true,
     };
     Ok(Arc::new(Factory { launch: Arc::new(launch) }))

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use litepost_core::{Unavailable, UnavailableKind};
+use secrecy::ExposeSecret as _;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
@@ -38,7 +39,10 @@ impl Program {
         let cannot =
             |why: String| Unavailable::new(UnavailableKind::Connect, format!("{name} cannot be started: {why}"));
         let mut command = Command::new(&launch.program);
-        command.args(&launch.arguments).envs(&launch.env).kill_on_drop(true);
+        command
+            .args(&launch.arguments)
+            .envs(launch.env.iter().map(|(name, value)| (name, value.expose_secret())))
+            .kill_on_drop(true);
         // The folder of `--config litepost.toml` has no name, and is this one.
         if !launch.folder.as_os_str().is_empty() {
             command.current_dir(&launch.folder);

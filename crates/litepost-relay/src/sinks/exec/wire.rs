@@ -28,7 +28,7 @@ pub(super) fn hello(launch: &Launch, context: &SinkContext) -> Vec<u8> {
         "lane": context.lane.index,
         "lanes": context.lane.count,
         "statements": launch.statements,
-        "options": launch.options,
+        "options": launch.options.expose(),
     }})
     .to_string()
     .into_bytes();

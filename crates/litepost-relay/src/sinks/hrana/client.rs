@@ -11,6 +11,7 @@ use litepost_core::{Unavailable, UnavailableKind};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::{Attempt, Policy};
 use reqwest::{Response, Url};
+use secrecy::{ExposeSecret as _, SecretString};
 
 use super::wire::{Answer, Batch, Condition, Outcome, Pipeline, Request, Response as Reply, Step, Stmt};
 use super::{Endpoint, address, errors};
@@ -33,7 +34,7 @@ pub(super) struct Client {
     base: Url,
     shown: String,
     token: Option<HeaderValue>,
-    secrets: Vec<String>,
+    secrets: Vec<SecretString>,
     version: &'static str,
     /// Streams, stored texts and `describe`; without it only `execute` and `batch`.
     whole: bool,
@@ -281,13 +282,13 @@ impl Client {
     /// Without what is secret, whatever the server has echoed.
     fn clean(&self, mut why: Unavailable) -> Unavailable {
         for secret in &self.secrets {
-            why.message = why.message.replace(secret.as_str(), "***");
+            why.message = why.message.replace(secret.expose_secret(), "***");
         }
         why
     }
 
     /// As [`Client::clean`], for a text.
     pub(super) fn clean_text(&self, text: &str) -> String {
-        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
+        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.expose_secret(), "***"))
     }
 }

@@ -21,6 +21,7 @@ use reqwest::header::HeaderValue;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
+use super::hidden::{SecretUrl, without_secrets};
 use super::settings;
 use super::sql::{self, Options};
 use crate::inspect::Finding;
@@ -43,7 +44,7 @@ pub(super) const TURSO: SinkType = SinkType { name: "turso", summary: "the same 
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// `libsql://name-org.turso.io`, `https://…` or `http://…` (a server without TLS; also `libsql://…?tls=0`).
-    url: String,
+    url: SecretUrl,
     /// The token of the database; it never appears in a message.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
@@ -73,7 +74,7 @@ struct Endpoint {
     /// The address as people may see it.
     shown: String,
     token: Option<HeaderValue>,
-    secrets: Vec<String>,
+    secrets: Vec<SecretString>,
     tls_root_cert: Option<PathBuf>,
     connect_timeout: Duration,
     batch_timeout: Duration,
@@ -87,7 +88,7 @@ struct Factory {
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
     let connection: Connection = settings::connection(settings)?;
     let options = Options::read_with_outbox_seq(settings)?;
-    let address = address::parse(&connection.url)?;
+    let address = address::parse(connection.url.expose())?;
     if address.token.is_some() && connection.auth_token.is_some() {
         return Err(SinkConfigError::new("connection.auth_token", "is given in the url as well; keep one of them"));
     }
@@ -113,10 +114,10 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
     };
     Ok(Arc::new(Factory {
         endpoint: Endpoint {
-            shown: address.base.as_str().trim_end_matches('/').to_owned(),
+            shown: without_secrets(&address.base).trim_end_matches('/').to_owned(),
             base: address.base,
             token,
-            secrets: secret.into_iter().collect(),
+            secrets: secret.into_iter().map(Into::into).collect(),
             tls_root_cert,
             connect_timeout: sql::deadline("connection.connect_timeout_ms", connection.connect_timeout_ms)?,
             batch_timeout: sql::deadline("connection.batch_timeout_ms", connection.batch_timeout_ms)?,

@@ -8,6 +8,7 @@ use std::error::Error as _;
 use litepost_core::{Outcome, Rejection, Unavailable, UnavailableKind};
 use reqwest::header::RETRY_AFTER;
 use reqwest::{Response, StatusCode};
+use secrecy::ExposeSecret as _;
 
 use super::Endpoint;
 use super::addresses::Refused;
@@ -68,7 +69,7 @@ fn describe(endpoint: &Endpoint, status: StatusCode, body: &[u8]) -> String {
     }
     let mut text = String::from_utf8_lossy(body).into_owned();
     for secret in &endpoint.secrets {
-        text = text.replace(secret.as_str(), "***");
+        text = text.replace(secret.expose_secret(), "***");
     }
     let text: String = text.trim().chars().take(SHOWN_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if !text.is_empty() {

@@ -94,7 +94,7 @@ impl HttpSink {
     }
 
     async fn send(&self, parts: Parts, pass: Option<Pass>) -> Outcome {
-        let request = self.client.post(self.endpoint.url.clone()).headers(parts.headers).body(parts.body);
+        let request = self.client.post(self.endpoint.url.expose().clone()).headers(parts.headers).body(parts.body);
         let outcome = match request.send().await {
             Ok(response) => answer::outcome(&self.endpoint, response).await,
             // Nothing was sent, and no later attempt builds it better.

@@ -30,6 +30,7 @@ use self::compress::Compression;
 use self::deliver::HttpSink;
 use self::limit::{Limiter, Limits};
 use self::sign::Signer;
+use super::hidden::{Hidden, SecretUrl, without_secrets};
 use super::message::{Body, HeaderTemplates, Mapping};
 use super::settings;
 use super::template::{Otherwise, Rules, Template};
@@ -56,11 +57,12 @@ pub(super) const WEBHOOK: SinkType =
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// Where to POST. `http` or `https`; `user:password@` is sent as basic authentication.
-    url: String,
+    url: SecretUrl,
     /// Headers sent with every request, for example `Authorization`; their values are templates (`{key}`, `{{` for a
     /// brace). Values without a template are secrets: they never appear in a message.
     #[serde(default)]
-    headers: BTreeMap<String, String>,
+    #[schemars(with = "BTreeMap<String, String>")]
+    headers: BTreeMap<String, SecretString>,
     /// Secrets for the signature of Standard Webhooks, each `whsec_` and 24 to 64 bytes in base64. Every request is signed
     /// with all of them, so that a receiver can exchange the old one for the new one in its own time.
     #[serde(default)]
@@ -127,13 +129,13 @@ fn default_request_ms() -> u64 {
 
 /// The checked settings, shared by all connections of the destination.
 struct Endpoint {
-    url: Url,
-    /// The URL as people may see it: without user, password and query.
+    url: Hidden<Url>,
+    /// The URL as people may see it.
     shown: String,
     headers: Vec<(HeaderName, Value)>,
     signer: Signer,
     /// Configured values that must never appear in a message.
-    secrets: Vec<String>,
+    secrets: Vec<SecretString>,
     body: Body,
     content_type: Option<Template>,
     batch: Option<BatchForm>,
@@ -233,11 +235,11 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
     Ok(Arc::new(Factory {
         limiter: Limiter::of(&limits),
         endpoint: Arc::new(Endpoint {
-            shown: format!("{}{}", url.origin().ascii_serialization(), url.path()),
-            url,
+            shown: without_secrets(&url),
+            url: Hidden::new(url),
             headers,
             signer: Signer::new(&given.signing_secrets).map_err(|why| error("signing_secrets", why))?,
-            secrets,
+            secrets: secrets.into_iter().map(Into::into).collect(),
             body: given.format,
             content_type,
             batch: given.batch,
@@ -252,7 +254,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
 }
 
 fn url(given: &Connection) -> Result<Url, SinkConfigError> {
-    let url = Url::parse(&given.url).map_err(|e| error("url", format!("is no URL: {e}")))?;
+    let url = Url::parse(given.url.expose()).map_err(|e| error("url", format!("is no URL: {e}")))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(error("url", format!("must begin with http:// or https://, not {}:", url.scheme())));
     }
@@ -273,6 +275,7 @@ type Headers = (Vec<(HeaderName, Value)>, Vec<String>);
 fn headers(given: &Connection) -> Result<Headers, SinkConfigError> {
     let (mut headers, mut secrets) = (Vec::new(), Vec::new());
     for (name, text) in &given.headers {
+        let text = text.expose_secret();
         let key = format!("headers.{name}");
         let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| error(&key, "is no valid header name"))?;
         if NOT_CONFIGURED.contains(&parsed.as_str()) {
@@ -310,7 +313,9 @@ impl SinkFactory for Factory {
     fn inspect<'a>(&'a self, _: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
         Box::pin(async move {
             let endpoint = &self.endpoint;
-            let (Some(host), Some(port)) = (endpoint.url.host_str(), endpoint.url.port_or_known_default()) else {
+            let (Some(host), Some(port)) =
+                (endpoint.url.expose().host_str(), endpoint.url.expose().port_or_known_default())
+            else {
                 return Ok(Vec::new());
             };
             let failed = |kind, why: String| Unavailable::new(kind, format!("{}: {why}", endpoint.shown));

@@ -7,6 +7,7 @@
 
 mod deliver;
 mod errors;
+mod look;
 mod producer;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use serde::Deserialize;
 use super::message::{Body, HeaderRules, HeaderTemplates, Mapping};
 use super::settings;
 use super::template::{Otherwise, Rules, Template};
+use crate::inspect::Finding;
 use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const TYPE: SinkType = SinkType {
@@ -306,6 +308,10 @@ fn needs_openssl(key: &str, value: &str) -> bool {
 }
 
 impl SinkFactory for Factory {
+    fn inspect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(look::look(&self.settings, &context.topics))
+    }
+
     fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
         Box::pin(async move {
             let settings = Arc::clone(&self.settings);

@@ -128,7 +128,7 @@ impl Producer {
     }
 
     /// Runs what blocks on a thread for that; `None` when it could not end.
-    async fn blocking<T: Send + 'static>(
+    pub(super) async fn blocking<T: Send + 'static>(
         &self,
         run: impl FnOnce(&FutureProducer<Complaints>) -> T + Send + 'static,
     ) -> Option<T> {

@@ -17,7 +17,8 @@ use secrecy::ExposeSecret as _;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Settings;
+use super::{NoSubscriber, Settings};
+use crate::inspect::Finding;
 use crate::sink::SinkContext;
 
 /// A client, what the broker allows, and why its connection ended.
@@ -67,6 +68,33 @@ pub(super) async fn connect(settings: &Settings, context: &SinkContext) -> Resul
         trouble,
         driver: AbortOnDropHandle::new(driver),
     })
+}
+
+/// Connects, and says what the broker confirms and what is weaker than the promise. Topics need not be there: an MQTT
+/// broker makes them as they are published to.
+pub(super) async fn look(settings: &Settings, context: &SinkContext) -> Result<Vec<Finding>, Unavailable> {
+    let connected = connect(settings, context).await?;
+    let _ = connected.client.disconnect().await;
+    let word = if settings.exactly_once { "PUBCOMP (qos 2)" } else { "PUBACK (qos 1)" };
+    let mut found = vec![Finding::found(format!("confirmations by {word}; topics are made by publishing"))];
+    match (settings.no_subscriber, settings.exactly_once) {
+        (NoSubscriber::Accept, _) => found.push(Finding::weaker(
+            "no_subscriber = \"accept\": an event that nobody subscribes to at that moment counts as delivered",
+            "set no_subscriber = \"hold\" with qos 1, or have every consumer keep a session with the broker",
+        )),
+        (NoSubscriber::Hold, true) => found.push(Finding::weaker(
+            "no_subscriber = \"hold\" with qos 2: brokers that do not tell of missing subscribers there (Mosquitto) drop the event",
+            "use qos 1: consumers recognise events by litepost-id",
+        )),
+        (NoSubscriber::Hold, false) => {}
+    }
+    if settings.width.depth > 1 {
+        found.push(Finding::weaker(
+            format!("per_key_in_flight = {}: behind a message that the broker refuses, later ones of its key may arrive first", settings.width.depth),
+            "leave per_key_in_flight out",
+        ));
+    }
+    Ok(found)
 }
 
 async fn greeting(events: &mut EventLoop) -> Result<ConnAck, ConnectionError> {

@@ -18,10 +18,12 @@ use reqwest::Url;
 use secrecy::SecretString;
 use serde::Deserialize;
 
+use super::hidden::SecretUrl;
 use super::lines::Width;
 use super::message::{Body, HeaderRules, HeaderTemplates, Mapping};
 use super::settings;
 use super::template::{Otherwise, Rules, Template};
+use crate::inspect::Finding;
 use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const TYPE: SinkType = SinkType {
@@ -44,7 +46,7 @@ const WINDOW_MAX: usize = 10_000;
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// `mqtt://host:1883`, or `mqtts://host:8883` with TLS.
-    url: String,
+    url: SecretUrl,
     /// The topic, a template: `orders/{key}`. In values `/`, `+`, `#` and `%` are written `%XX`.
     #[serde(default = "default_topic")]
     topic: String,
@@ -189,7 +191,7 @@ struct Factory {
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
     let given: Connection = settings::connection(settings)?;
     let error = |key: &str, message: &str| SinkConfigError::new(format!("connection.{key}"), message);
-    let (host, port, tls) = server(&given.url).map_err(|message| error("url", message))?;
+    let (host, port, tls) = server(given.url.expose()).map_err(|message| error("url", message))?;
     for (key, value, most) in [
         ("window", given.window, WINDOW_MAX),
         ("per_key_in_flight", given.per_key_in_flight, given.window),
@@ -267,6 +269,10 @@ fn server(url: &str) -> Result<(String, u16, bool), &'static str> {
 }
 
 impl SinkFactory for Factory {
+    fn inspect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(connection::look(&self.settings, context))
+    }
+
     fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
         Box::pin(async move {
             let settings = Arc::clone(&self.settings);

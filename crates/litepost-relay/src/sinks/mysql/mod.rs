@@ -15,9 +15,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use litepost_core::{Unavailable, UnavailableKind, Value};
 use mysql_async::{Opts, OptsBuilder, SslOpts};
-use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
+use super::hidden::{Hidden, SecretUrl};
 use super::sql::{self, Options};
 use super::{ledger, settings};
 use crate::inspect::Finding;
@@ -38,8 +38,7 @@ pub(super) const TYPE: SinkType = SinkType {
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// `mysql://user:password@host:port/database`.
-    #[schemars(with = "String")]
-    url: SecretString,
+    url: SecretUrl,
     /// Whether the connection must be encrypted. The certificate is then always checked.
     #[serde(default)]
     tls: bool,
@@ -63,7 +62,7 @@ fn thirty_seconds() -> u64 {
 }
 
 struct Factory {
-    opts: Opts,
+    opts: Hidden<Opts>,
     connect_timeout: Duration,
     batch_timeout: Duration,
     options: Options,
@@ -73,7 +72,7 @@ struct Factory {
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
     let connection: Connection = settings::connection(settings)?;
     let options = Options::read(settings)?;
-    let opts = Opts::from_url(connection.url.expose_secret())
+    let opts = Opts::from_url(connection.url.expose())
         .map_err(|e| SinkConfigError::new("connection.url", sql::one_line(&e)))?;
     if opts.db_name().is_none() {
         return Err(SinkConfigError::new(
@@ -94,7 +93,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
         builder = builder.ssl_opts(SslOpts::default());
     }
     Ok(Arc::new(Factory {
-        opts: builder.into(),
+        opts: Hidden::new(builder.into()),
         connect_timeout: sql::deadline("connection.connect_timeout_ms", connection.connect_timeout_ms)?,
         batch_timeout: sql::deadline("connection.batch_timeout_ms", connection.batch_timeout_ms)?,
         options,
@@ -105,7 +104,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
 impl Factory {
     async fn session(&self) -> Result<session::MySqlSession, Unavailable> {
         sql::ensure_tls_provider();
-        let connecting = session::MySqlSession::connect(&self.opts, self.batch_timeout);
+        let connecting = session::MySqlSession::connect(self.opts.expose(), self.batch_timeout);
         tokio::time::timeout(self.connect_timeout, connecting).await.unwrap_or_else(|_| {
             let message = format!("no connection within {} ms", self.connect_timeout.as_millis());
             Err(Unavailable::new(UnavailableKind::Timeout, message))

@@ -18,6 +18,7 @@ use secrecy::SecretString;
 use serde::Deserialize;
 
 use self::publish::NatsSink;
+use super::hidden::SecretUrl;
 use super::lines::Width;
 use super::message::{self, Body, HeaderRules, HeaderTemplates, Mapping};
 use super::settings;
@@ -45,7 +46,7 @@ const WINDOW_MAX: usize = 1_000;
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// `nats://user:password@host:4222`, or `tls://`; several, separated by commas, for a cluster.
-    url: String,
+    url: SecretUrl,
     /// The stream that takes the events. An acknowledgement of another one is no delivery.
     stream: String,
     /// The subject, a template: `orders.{key}`. In values, spaces, `.`, `*`, `>` and `%` are written `%XX`.
@@ -185,7 +186,7 @@ struct Factory {
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
     let given: Connection = settings::connection(settings)?;
     let error = |key: &str, message: String| SinkConfigError::new(format!("connection.{key}"), message);
-    let servers = servers(&given.url).map_err(|message| error("url", message))?;
+    let servers = servers(given.url.expose()).map_err(|message| error("url", message))?;
     let bad_stream = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '.' | '*' | '>' | '/' | '\\');
     if given.stream.is_empty() || given.stream.contains(bad_stream) {
         return Err(error("stream", "must be a name without spaces, dots, wildcards and slashes".into()));
@@ -219,7 +220,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
             subject: Template::compile(&given.subject, &SUBJECT).map_err(|e| error("subject", e.to_string()))?,
             headers: HeaderTemplates::compile(&given.headers, &HEADERS)?,
             credentials: credentials(&given, &servers, file(&given.credentials, "credentials")?)?,
-            servers,
+            servers: servers.into_iter().map(without_user).collect(),
             stream: given.stream,
             create_stream: given.create_stream,
             body: given.format,
@@ -237,6 +238,15 @@ fn servers(url: &str) -> Result<Vec<async_nats::ServerAddr>, String> {
     let servers: Result<Vec<async_nats::ServerAddr>, _> = url.split(',').map(|one| one.trim().parse()).collect();
     // The parser's message may repeat the URL, and with it a password.
     servers.map_err(|_| "is no list of URLs such as nats://host:4222, separated by commas".to_owned())
+}
+
+/// The client is told user and password beside the URL, and prints URLs into its log.
+fn without_user(server: async_nats::ServerAddr) -> async_nats::ServerAddr {
+    let mut url = server.clone().into_inner();
+    // Both fail only for a URL without a host, which names no server either.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    async_nats::ServerAddr::from_url(url).unwrap_or(server)
 }
 
 fn shown(servers: &[async_nats::ServerAddr]) -> String {
@@ -331,6 +341,16 @@ mod tests {
     fn a_password_in_a_url_is_read_as_it_was_meant() {
         assert_eq!(decoded("a%40b%2fc%"), "a@b/c%");
         assert_eq!(decoded("%ff"), "%ff");
+    }
+
+    #[test]
+    fn the_client_gets_no_password_in_a_url() {
+        let with = servers("nats://u:s3cret@h:4222, tls://token@i").unwrap();
+        let without: Vec<_> = with.into_iter().map(without_user).collect();
+        assert_eq!(
+            without.iter().map(async_nats::ServerAddr::as_url_str).collect::<Vec<_>>(),
+            ["nats://h:4222", "tls://i"]
+        );
     }
 
     #[test]

@@ -17,6 +17,7 @@ use serde_json::value::RawValue;
 
 use self::claim::{ClaimCheck, Store};
 use self::encrypt::{Encryption, Sealer};
+use super::settings;
 use crate::inspect::Finding;
 use crate::sink::{Batch, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
@@ -64,9 +65,8 @@ impl SinkType {
         for name in NAMES {
             own.extend(rest.connection.remove_entry(name));
         }
-        let keys: Keys = toml::Value::Table(own)
-            .try_into()
-            .map_err(|e: toml::de::Error| SinkConfigError::new("connection", e.message().to_owned()))?;
+        let keys: Keys =
+            toml::Value::Table(own).try_into().map_err(|e: toml::de::Error| settings::unreadable(&e, "connection"))?;
         let stages = Stages {
             sealer: keys.encryption.as_ref().map(Sealer::new).transpose()?,
             store: keys.claim_check.as_ref().map(|given| Store::new(given, settings)).transpose()?,

@@ -17,11 +17,11 @@ use futures_util::future::BoxFuture;
 use litepost_core::{Unavailable, UnavailableKind};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::hidden::{Hidden, SecretUrl};
 use super::settings;
 use super::sql::{self, Options};
 use crate::inspect::Finding;
@@ -43,8 +43,7 @@ pub(super) const TYPE: SinkType = SinkType {
 struct Connection {
     /// `postgres://user:password@host:port/database?sslmode=require`, or `host=… user=…` as libpq reads it. With TLS
     /// the certificate is always checked.
-    #[schemars(with = "String")]
-    url: SecretString,
+    url: SecretUrl,
     /// A PEM file with the certificates to trust instead of the machine's.
     #[serde(default)]
     tls_root_cert: Option<PathBuf>,
@@ -65,7 +64,7 @@ fn thirty_seconds() -> u64 {
 }
 
 struct Factory {
-    config: tokio_postgres::Config,
+    config: Hidden<tokio_postgres::Config>,
     tls_root_cert: Option<PathBuf>,
     connect_timeout: Duration,
     batch_timeout: Duration,
@@ -78,7 +77,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
     // The message of the parser names the option and never its value.
     let mut config: tokio_postgres::Config = connection
         .url
-        .expose_secret()
+        .expose()
         .parse()
         .map_err(|e: tokio_postgres::Error| SinkConfigError::new("connection.url", sql::one_line(&e)))?;
     if config.get_hosts().is_empty() {
@@ -97,12 +96,12 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
         Some(path) => Some(settings::path(settings, path, "connection.tls_root_cert")?),
         None => None,
     };
-    Ok(Arc::new(Factory { config, tls_root_cert, connect_timeout, batch_timeout, options }))
+    Ok(Arc::new(Factory { config: Hidden::new(config), tls_root_cert, connect_timeout, batch_timeout, options }))
 }
 
 impl Factory {
     async fn session(&self) -> Result<session::PostgresSession, Unavailable> {
-        let connecting = session::PostgresSession::connect(&self.config, self.tls()?, self.batch_timeout);
+        let connecting = session::PostgresSession::connect(self.config.expose(), self.tls()?, self.batch_timeout);
         tokio::time::timeout(self.connect_timeout, connecting).await.unwrap_or_else(|_| {
             let message = format!("no connection within {} ms", self.connect_timeout.as_millis());
             Err(Unavailable::new(UnavailableKind::Timeout, message))
@@ -116,7 +115,7 @@ impl Factory {
             return match MakeRustlsConnect::with_native_certs() {
                 Ok((tls, _)) => Ok(tls),
                 // Without certificates TLS fails with a clear error, and a connection without TLS needs none.
-                Err(_) if self.config.get_ssl_mode() != SslMode::Require => {
+                Err(_) if self.config.expose().get_ssl_mode() != SslMode::Require => {
                     Ok(trusting(rustls::RootCertStore::empty()))
                 }
                 Err(e) => Err(failed(format!("the machine's certificates cannot be read: {e:?}"))),

@@ -4,6 +4,7 @@
 //! queue that is full refuses one message and takes the next. Own reconnecting is off: the first break ends the sink and
 //! the relay makes a new one.
 
+mod look;
 mod outgoing;
 mod publisher;
 
@@ -16,11 +17,14 @@ use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{ConnectionProperties, ErrorKind, runtime};
 use litepost_core::{Unavailable, UnavailableKind};
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
+use super::hidden::{Hidden, SecretUrl};
 use super::message::{Body, HeaderRules, HeaderTemplates};
 use super::settings;
 use super::template::{Otherwise, Rules, Template};
+use crate::inspect::Finding;
 use crate::sink::{Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 
 pub(super) const TYPE: SinkType = SinkType {
@@ -40,7 +44,7 @@ pub(super) const TYPE: SinkType = SinkType {
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// `amqp://user:password@host:port/vhost` or `amqps://…`; the virtual host `/` is written `%2f`.
-    url: String,
+    url: SecretUrl,
     /// The exchange, a template; empty for the default exchange, whose routing keys are names of queues.
     #[serde(default)]
     exchange: String,
@@ -121,11 +125,11 @@ static HEADERS: HeaderRules = HeaderRules {
 
 /// The checked settings, shared by all connections of the destination.
 struct Settings {
-    uri: AMQPUri,
+    uri: Hidden<AMQPUri>,
     /// Host and port, for messages.
     shown: String,
     /// What must never appear in a message.
-    secret: String,
+    secret: SecretString,
     /// `None` is the default exchange.
     exchange: Option<Template>,
     routing_key: Template,
@@ -147,7 +151,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
     let connection: Connection = settings::connection(settings)?;
     let error = |key: &str, message: String| SinkConfigError::new(format!("connection.{key}"), message);
     // The parser repeats what it does not understand: the URL may hold a password.
-    let uri: AMQPUri = connection.url.parse().map_err(|_| {
+    let uri: AMQPUri = connection.url.expose().parse().map_err(|_| {
         error("url", "is no AMQP URL; write amqp://user:password@host:port/vhost (the vhost / is %2f)".into())
     })?;
     let template = |key: &str, text: &str, rules| Template::compile(text, rules).map_err(|e| error(key, e.to_string()));
@@ -178,8 +182,8 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
     Ok(Arc::new(Factory {
         settings: Arc::new(Settings {
             shown: format!("rabbitmq {}:{}", uri.authority.host, uri.authority.port),
-            secret: uri.authority.userinfo.password.clone(),
-            uri,
+            secret: uri.authority.userinfo.password.clone().into(),
+            uri: Hidden::new(uri),
             exchange,
             routing_key,
             body: connection.format,
@@ -195,15 +199,20 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
 }
 
 impl SinkFactory for Factory {
+    fn inspect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(async move {
+            let connection = self.settings.connection().await?;
+            let found = look::look(&self.settings, &connection, &context.topics).await;
+            // What was asked is answered; a good-bye that fails changes nothing.
+            let _ = connection.close(200, "OK".into()).await;
+            found
+        })
+    }
+
     fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
         Box::pin(async move {
             let settings = Arc::clone(&self.settings);
-            let properties = ConnectionProperties::default()
-                .with_connection_name(format!("litepost {}", settings.destination).into());
-            let runtime = runtime::default_runtime().map_err(|e| settings.unavailable(&e))?;
-            let tls = settings.tls().await?;
-            let connecting = lapin::Connection::connect_uri_with_config(settings.uri.clone(), properties, tls, runtime);
-            let connection = connecting.await.map_err(|e| settings.unavailable(&e))?;
+            let connection = settings.connection().await?;
             let publisher = publisher::Publisher::open(settings, connection, context).await?;
             Ok(Box::new(publisher) as Box<dyn Sink>)
         })
@@ -211,8 +220,17 @@ impl SinkFactory for Factory {
 }
 
 impl Settings {
+    async fn connection(&self) -> Result<lapin::Connection, Unavailable> {
+        let name = format!("litepost {}", self.destination);
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let runtime = runtime::default_runtime().map_err(|e| self.unavailable(&e))?;
+        let (uri, tls) = (self.uri.expose().clone(), self.tls().await?);
+        let connecting = lapin::Connection::connect_uri_with_config(uri, properties, tls, runtime);
+        connecting.await.map_err(|e| self.unavailable(&e))
+    }
+
     async fn tls(&self) -> Result<OwnedTLSConfig, Unavailable> {
-        if self.uri.scheme == AMQPScheme::AMQPS {
+        if self.uri.expose().scheme == AMQPScheme::AMQPS {
             super::tls::ensure_provider();
         }
         let read = |path: &PathBuf| {
@@ -252,7 +270,8 @@ impl Settings {
             ErrorKind::ProtocolError(e) => format!("{} {}", e.get_id(), e.get_message()),
             _ => error.to_string(),
         };
-        let text = if self.secret.len() >= 4 { text.replace(&self.secret, "***") } else { text };
+        let secret = self.secret.expose_secret();
+        let text = if secret.len() >= 4 { text.replace(secret, "***") } else { text };
         format!("{}: {text}", self.shown)
     }
 }

@@ -20,6 +20,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
 use self::publish::RedisSink;
+use super::hidden::{Hidden, SecretUrl};
 use super::message::{Body, HeaderRules, HeaderTemplates, Mapping};
 use super::settings;
 use super::template::{Otherwise, Rules, Template};
@@ -43,7 +44,7 @@ pub(super) const TYPE: SinkType = SinkType {
 #[serde(deny_unknown_fields)]
 struct Connection {
     /// `redis://user:password@host:6379/0`, or `rediss://` for TLS.
-    url: String,
+    url: SecretUrl,
     /// User name, instead of one in the URL.
     #[serde(default)]
     user: Option<String>,
@@ -98,7 +99,7 @@ fn default_timeout_ms() -> u64 {
 
 /// The checked settings, shared by all connections of the destination.
 struct Settings {
-    client: Client,
+    client: Hidden<Client>,
     /// The server as people may see it: host and port.
     shown: String,
     stream: Template,
@@ -154,7 +155,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
     }
     // The parser's message may repeat the URL, and with it a password.
     let bad_url = |_| error("url", "is no URL such as redis://host:6379/0 or rediss://host:6380/0");
-    let mut info = given.url.as_str().into_connection_info().map_err(bad_url)?;
+    let mut info = given.url.expose().into_connection_info().map_err(bad_url)?;
     let shown = info.addr().to_string();
     let mut redis = info.redis_settings().clone();
     if let Some(user) = &given.user {
@@ -168,7 +169,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
     let root = root.map(|path| settings::path(settings, path, "connection.tls_root_cert")).transpose()?;
     Ok(Arc::new(Factory {
         settings: Arc::new(Settings {
-            client: client(info, root.as_deref()).map_err(|e| SinkConfigError::new("connection", e))?,
+            client: Hidden::new(client(info, root.as_deref()).map_err(|e| SinkConfigError::new("connection", e))?),
             shown,
             stream: Template::compile(&given.stream, &STREAM)
                 .map_err(|e| SinkConfigError::new("connection.stream", e.to_string()))?,

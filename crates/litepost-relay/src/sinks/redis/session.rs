@@ -46,7 +46,7 @@ async fn connect(settings: &Settings) -> Result<MultiplexedConnection, Unavailab
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(settings.connect_timeout))
         .set_response_timeout(Some(settings.timeout));
-    let connecting = settings.client.get_multiplexed_async_connection_with_config(&config).await;
+    let connecting = settings.client.expose().get_multiplexed_async_connection_with_config(&config).await;
     connecting.map_err(|e| unavailable(&settings.shown, &e))
 }
 
