@@ -40,7 +40,9 @@ const COMPOSE: &str = include_str!("compose_spec.json");
 #[track_caller]
 fn is_a_compose_file(text: &str) {
     let file: serde_json::Value = serde_yaml_ng::from_str(text).unwrap();
-    let schema: serde_json::Value = serde_json::from_str(COMPOSE).unwrap();
+    let mut schema: serde_json::Value = serde_json::from_str(COMPOSE).unwrap();
+    // An address that nothing is fetched from; the draft is named below.
+    schema.as_object_mut().unwrap().remove("$schema");
     let validator = jsonschema::options().with_draft(jsonschema::Draft::Draft201909).build(&schema).unwrap();
     let faults: Vec<String> = validator.iter_errors(&file).map(|e| format!("{}: {e}", e.instance_path)).collect();
     assert!(faults.is_empty(), "{text}: {faults:#?}");

@@ -57,7 +57,7 @@ fn hide(value: &mut Value) {
 
 impl Source {
     /// The text with every secret that stands in it replaced by as many `*`: places in it stay where they are. What is
-    /// written `${…}` stays as it is.
+    /// written `${…}` stays as it is; what a terminal would obey is a question mark.
     #[must_use]
     pub fn shown(&self) -> String {
         let mut spans = Vec::new();
@@ -74,8 +74,21 @@ impl Source {
             }
         }
         // Whole characters were replaced, each byte of them by a star.
-        String::from_utf8(bytes).unwrap_or_default()
+        let text = String::from_utf8(bytes).unwrap_or_default();
+        text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
+            if commands_a_terminal(c) {
+                shown.extend(std::iter::repeat_n('?', c.len_utf8()));
+            } else {
+                shown.push(c);
+            }
+            shown
+        })
     }
+}
+
+/// Whether a terminal would do something else than show it: control characters, and those that turn the direction.
+fn commands_a_terminal(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\r' | '\t') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The bytes of `span` that stand outside `${…}`.

@@ -153,7 +153,7 @@ fn family(statements: bool) -> Value {
         .iter()
         .map(|kind| {
             json!({
-                "if": { "properties": { "type": { "const": kind.name } } },
+                "if": { "properties": { "type": { "const": kind.name } }, "required": ["type"] },
                 "then": { "properties": { "connection": connection(kind) } },
             })
         })

@@ -45,12 +45,14 @@ impl Variables {
             message: format!("{}: {what}", path.display()),
             hint: "one NAME=value a line; quote values with spaces or #".into(),
         };
-        let entries = match dotenvy::from_path_iter(&path) {
-            Ok(entries) => entries,
-            Err(error) if error.not_found() => return Ok(()),
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(fault(format!("cannot be read: {error}"))),
         };
-        for entry in entries {
+        // A byte order mark is no part of the first name.
+        let text = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
+        for entry in dotenvy::from_read_iter(text) {
             match entry {
                 Ok((name, value)) => {
                     // The first line wins, as with setdefault().
