@@ -21,6 +21,9 @@ pub struct Args {
     /// Fewer rows and rounds: shows that the benches work, not what they measure
     #[arg(long)]
     quick: bool,
+    /// What the benches draw their keys by
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Only name the benches
     #[arg(long)]
     list: bool,
@@ -33,18 +36,21 @@ struct Bench {
 }
 
 enum Kind {
-    Cargo { package: String },
+    Cargo { target: String, args: &'static [&'static str] },
     Python { script: &'static str },
 }
 
 impl Bench {
-    fn command(&self, quick: bool, python: &Path) -> Command {
+    fn command(&self, options: &Args, python: &Path) -> Command {
+        let quick = options.quick;
         match &self.kind {
-            Kind::Cargo { package } => {
-                let mut command = cargo(&["bench", "--package", package, "--all-features", "--bench", &self.name]);
-                command.env("LITEPOST_BENCH_PYTHON", python);
+            Kind::Cargo { target, args } => {
+                // The whole workspace's features, so that nothing is compiled twice.
+                let mut command = cargo(&["bench", "--workspace", "--all-features", "--bench", target, "--"]);
+                command.env("LITEPOST_BENCH_PYTHON", python).env("LITEPOST_BENCH_SEED", options.seed.to_string());
+                command.args(*args);
                 if quick {
-                    command.env("LITEPOST_BENCH_QUICK", "1").args(["--", "--quick"]);
+                    command.env("LITEPOST_BENCH_QUICK", "1").arg("--quick");
                 }
                 command
             }
@@ -77,9 +83,13 @@ pub fn run(args: &Args) -> Result<()> {
     let folder = target().join("bench");
     std::fs::create_dir_all(&folder)?;
     let machine = machine(&python)?;
+    println!("{}, seed {}", clock::date(), args.seed);
+    for (what, value) in machine.as_object().into_iter().flatten() {
+        println!("{what:>16}  {}", value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned));
+    }
     let (mut failed, mut missed) = (Vec::new(), Vec::new());
     for bench in chosen {
-        match one(bench, args.quick, &python, &folder, &machine) {
+        match one(bench, args, &python, &folder, &machine) {
             Ok(targets) => missed.extend(targets),
             Err(error) => {
                 println!("{}: {error:#}", bench.name);
@@ -100,8 +110,8 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Runs one bench. The JSON objects among the lines it prints are its figures; what it prints for people is kept too.
 /// Returns the targets that it missed.
-fn one(bench: &Bench, quick: bool, python: &Path, folder: &Path, machine: &Value) -> Result<Vec<String>> {
-    let mut command = bench.command(quick, python);
+fn one(bench: &Bench, options: &Args, python: &Path, folder: &Path, machine: &Value) -> Result<Vec<String>> {
+    let mut command = bench.command(options, python);
     let file = folder.join(format!("{}.json", bench.name));
     if file.exists() {
         std::fs::remove_file(&file)?;
@@ -114,7 +124,10 @@ fn one(bench: &Bench, quick: bool, python: &Path, folder: &Path, machine: &Value
     if printed.is_empty() && figures(&output).is_empty() {
         bail!("it printed nothing");
     }
-    let report = json!({ "bench": bench.name, "quick": quick, "date": clock::date(), "machine": machine, "figures": figures(&output), "printed": printed });
+    let report = json!({
+        "bench": bench.name, "quick": options.quick, "seed": options.seed, "date": clock::date(), "machine": machine,
+        "figures": figures(&output), "printed": printed,
+    });
     std::fs::write(&file, format!("{report:#}\n"))?;
     println!("kept in {}", file.display());
     Ok(missed(&figures(&output)))
@@ -158,10 +171,18 @@ fn benches() -> Result<Vec<Bench>> {
     let mut benches = Vec::new();
     for package in packages {
         for target in package["targets"].as_array().into_iter().flatten() {
-            if target["kind"][0] == "bench" {
-                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-                let kind = Kind::Cargo { package: text(&package["name"]) };
-                benches.push(Bench { name: text(&target["name"]), kind });
+            // What `cargo xtask instructions` runs measures no time.
+            if target["kind"][0] != "bench" || target["name"] == "instructions" {
+                continue;
+            }
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let mut add = |name: String, args| {
+                let kind = Kind::Cargo { target: text(&target["name"]), args };
+                benches.push(Bench { name, kind });
+            };
+            add(text(&target["name"]), &[]);
+            if target["name"] == "drain" {
+                add("drain-curve".into(), &["--curve"]);
             }
         }
     }

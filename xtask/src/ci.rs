@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::shell::{cargo, command, root, run as sh};
 use crate::summary::Summary;
-use crate::{docs, laws, pythons, setup, test, tidy};
+use crate::{docs, instructions, laws, pythons, setup, test, tidy};
 
 /// Options of `cargo xtask ci`.
 #[derive(clap::Args)]
@@ -38,6 +38,7 @@ pub fn run(args: &Args) -> Result<()> {
         summary.step("alert rules and Dockerfile", contrib);
         test::all(&mut summary, setup::nextest().as_deref());
         pythons::found(&mut summary);
+        summary.step("instructions per event", || instructions::run(&instructions::Args::all()));
     }
     summary.close()
 }

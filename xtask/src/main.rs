@@ -1,5 +1,5 @@
-//! The project's own commands: `cargo xtask demo | test | ci | bench | docs | blocks | sim | crash | fuzz | wheel |
-//! pythons | setup`.
+//! The project's own commands: `cargo xtask demo | test | ci | bench | instructions | plots | docs | blocks | sim | crash |
+//! fuzz | wheel | pythons | setup`.
 //!
 //! Called by people and by `.ci/run`. Invariant: a command that could not do all of its work exits with
 //! something else than 0: 1 for a finding (a failing test, a broken rule), 2 for anything unexpected. Nothing
@@ -15,7 +15,9 @@ mod crash;
 mod demo;
 mod docs;
 mod fuzz;
+mod instructions;
 mod laws;
+mod plots;
 mod pythons;
 mod quickstart;
 mod setup;
@@ -48,6 +50,10 @@ enum Command {
     Ci(ci::Args),
     /// Measure side by side with the peers; the figures go to target/bench/*.json
     Bench(bench::Args),
+    /// Count the instructions an event costs, against the budget
+    Instructions(instructions::Args),
+    /// Draw docs/images/*.svg from the figures in target/bench
+    Plots,
     /// Write the generated documentation anew
     Docs(docs::Args),
     /// Run every code block of every page of the documentation
@@ -87,6 +93,8 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Ci(args) => ci::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Instructions(args) => instructions::run(&args),
+        Command::Plots => plots::run(),
         Command::Docs(args) => docs::run(&args),
         Command::Blocks(args) => blocks::run(&args),
         Command::Sim(args) => sim::run(&args),

@@ -39,6 +39,7 @@ const NEEDS: &[Need] = &[
         present: || Path::new("/usr/sbin/mosquitto").is_file() && has("mosquitto_passwd"),
         packages: &["mosquitto"],
     },
+    Need { what: "valgrind", present: || has("valgrind"), packages: &["valgrind"] },
     Need { what: "systemd-analyze", present: || has("systemd-analyze"), packages: &["systemd"] },
     Need { what: "the sqlite3 shell", present: || has("sqlite3"), packages: &["sqlite3"] },
     Need { what: "Node.js and npm", present: || has("node") && has("npm"), packages: &["nodejs", "npm"] },

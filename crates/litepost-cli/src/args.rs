@@ -80,6 +80,8 @@ pub(crate) enum Command {
     Restore(commands::backup::Restore),
     /// Look for what threatens durability or progress
     Doctor(commands::doctor::Doctor),
+    /// Measure this disk, and a destination
+    Bench(commands::bench::Bench),
     /// Check the configuration, offline; with --connect also its destinations
     Check(commands::check::Check),
     /// Open a payload that was encrypted for a destination

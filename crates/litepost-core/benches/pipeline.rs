@@ -82,6 +82,7 @@ fn measure(name: &str, config: &PipelineConfig, state: &LaneState, chunks: &[Arc
     let best = (0..5).map(|_| pass(config, state, chunks)).min().unwrap_or_default();
     let each = best.as_nanos() / u128::try_from(EVENTS).unwrap_or(1);
     println!("{name:<44} {each:>6} ns per event");
+    println!("{}", serde_json::json!({ "pipeline": name, "ns_per_event": u64::try_from(each).unwrap_or(u64::MAX) }));
 }
 
 fn main() {

@@ -1,4 +1,5 @@
-//! What 1% of poisoned keys cost the other 99%: `cargo bench -p litepost-relay --bench poison [-- --events 500000]`.
+//! What 1% of poisoned keys cost the other 99%: `cargo xtask bench poison`, or
+//! `cargo bench -p litepost-relay --bench poison [-- --quick | --events 500000]`.
 //!
 //! Drains one backlog of 10,000 keys twice into a sink that confirms at once: once with nothing wrong, once with every
 //! 100th key rejected whenever it is tried. Prints the events per second of the healthy keys in both runs, and their ratio.
@@ -21,12 +22,13 @@ use litepost::schema;
 use litepost_core::{Outcome, PipelineConfig, Rejection, Unavailable};
 use litepost_relay::relay::{DestinationConfig, Relay, RelayConfig, SourceConfig, Start};
 use litepost_relay::sink::{Batch, Sink, SinkContext, SinkFactory};
+use litepost_testkit::measure::{Rounds, Targets, argument, figure, quick};
 use rusqlite::params;
+use serde_json::json;
 use tokio::sync::Notify;
 
 const KEYS: i64 = 10_000;
 const POISONED_EVERY: i64 = 100;
-const ROUNDS: usize = 5;
 
 /// Confirms at once what is healthy, and tells when all of it is through.
 struct Destination {
@@ -74,27 +76,26 @@ impl Sink for Connection {
 }
 
 fn main() {
-    let events = std::env::args().skip_while(|arg| arg != "--events").nth(1).map_or(500_000, |n| n.parse().unwrap());
-    let (mut clean, mut poisoned) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        clean.push(healthy_rate(events, false));
-        poisoned.push(healthy_rate(events, true));
+    let events = argument("events").unwrap_or(if quick() { 40_000 } else { 500_000 });
+    let (mut clean, mut poisoned) = (Rounds::default(), Rounds::default());
+    for _ in 0..if quick() { 1 } else { 9 } {
+        clean.add(healthy_rate(events, false));
+        poisoned.add(healthy_rate(events, true));
     }
-    let (clean, poisoned) = (median(clean), median(poisoned));
-    println!("{KEYS} keys, {events} events; events/s of the healthy 99%, medians of {ROUNDS}");
-    println!("{:<28} {clean:>12.0}", "nothing wrong");
-    println!("{:<28} {poisoned:>12.0}", "1% of the keys poisoned");
-    println!("{:<28} {:>12.3}", "ratio", poisoned / clean);
-}
-
-fn median(mut rates: Vec<f64>) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
+    let ratio = poisoned.over(&clean);
+    println!("{KEYS} keys, {events} events: events/s of the healthy 99%");
+    for (name, rounds) in [("nothing wrong", &clean), ("1% of the keys poisoned", &poisoned), ("ratio", &ratio)] {
+        println!("{name:<28} {:>32}", rounds.shown());
+        figure(&json!({ "healthy": name, "events_per_s": rounds.figure() }));
+    }
+    let mut targets = Targets::default();
+    targets.rounds_at_least("healthy keys, 1% of the keys poisoned / none", 0.9, &ratio);
+    targets.print();
 }
 
 #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
 fn healthy_rate(events: i64, poisoned: bool) -> f64 {
-    let folder = tempfile::tempdir_in(".").unwrap();
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path().join("shop.db");
     fill(&path, events);
     let healthy = events - events / POISONED_EVERY;

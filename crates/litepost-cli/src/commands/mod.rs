@@ -2,6 +2,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod backup;
+pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod dead;
@@ -66,6 +67,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Backup(command) => backup::backup(&command),
         Command::Restore(command) => backup::restore(&command),
         Command::Doctor(command) => doctor::run(&command),
+        Command::Bench(command) => bench::run(&command),
         Command::Decrypt(command) => decrypt::run(&command),
         Command::Check(command) => check::run(&command),
         Command::Init(command) => init::run(&command),

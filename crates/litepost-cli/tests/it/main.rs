@@ -5,6 +5,7 @@
 mod admin;
 mod admin_config;
 mod backup;
+mod bench;
 mod broken_configs;
 mod check_connect;
 mod crash;

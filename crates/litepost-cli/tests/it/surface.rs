@@ -29,6 +29,7 @@ fn help_has_examples_and_exit_codes_for_every_command() {
         "backup",
         "restore",
         "doctor",
+        "bench",
         "fast-forward",
         "check",
         "decrypt",

@@ -23,6 +23,9 @@ use super::writer::WriterHandle;
 const ROWS: u32 = 250;
 /// The log is full, or a lock was not free: not at once again.
 const REST: Duration = Duration::from_millis(200);
+/// How long it may take until an old producer that comes to a file of ours is noticed. Until then a file without a queue
+/// costs a look now and then, and nothing at a commit.
+const LOOK_FOR_QUEUE: Duration = Duration::from_secs(2);
 /// Old producers commit row by row: a moment later there are several, at no cost to anybody's latency.
 const GATHER: Duration = Duration::from_millis(2);
 
@@ -65,16 +68,16 @@ impl OldQueue {
         Ok(Self { bridge, path: path.to_owned(), lock })
     }
 
-    /// Moves the next rows.
-    pub(super) fn step(&mut self, store: &mut LaneStore) -> Result<Step, StoreError> {
+    /// Moves the next rows; `None` when there is no queue of sqloutbox in the file.
+    pub(super) fn step(&mut self, store: &mut LaneStore) -> Result<Option<Step>, StoreError> {
         if self.lock.is_none() {
             // An old producer may come to a file of ours at any time.
             if !store.has_sqloutbox()? {
-                return Ok(Step::default());
+                return Ok(None);
             }
             self.lock = Some(DrainLock::shared(folder(&self.path))?);
         }
-        store.bridge(&mut self.bridge, ROWS)
+        store.bridge(&mut self.bridge, ROWS).map(Some)
     }
 }
 
@@ -82,7 +85,17 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Asks the writer to take over, whenever the file has been written to.
+/// What a round came to.
+enum Round {
+    /// The file has no queue.
+    NoQueue,
+    /// Nothing is left in it.
+    Empty,
+    /// The log is full.
+    Full,
+}
+
+/// Asks the writer to take over, whenever a file with a queue has been written to.
 pub(super) struct Bridging {
     writer: WriterHandle,
     path: PathBuf,
@@ -102,11 +115,14 @@ impl Bridging {
     pub(super) async fn run(self, stop: CancellationToken) {
         let mut told = String::new();
         while !stop.is_cancelled() {
+            let mut queue = true;
             match self.round().await {
-                Ok(full) => {
+                Ok(round) => {
                     told.clear();
-                    if full {
-                        tokio::time::sleep(REST).await;
+                    match round {
+                        Round::NoQueue => queue = false,
+                        Round::Empty => {}
+                        Round::Full => tokio::time::sleep(REST).await,
                     }
                 }
                 Err(error) => {
@@ -118,10 +134,11 @@ impl Bridging {
                     tokio::time::sleep(REST).await;
                 }
             }
+            let pause = if queue { SAFETY_POLL } else { LOOK_FOR_QUEUE };
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = self.written.notified() => tokio::time::sleep(GATHER).await,
-                () = tokio::time::sleep(SAFETY_POLL) => {}
+                () = self.written.notified(), if queue => tokio::time::sleep(GATHER).await,
+                () = tokio::time::sleep(pause) => {}
             }
         }
     }
@@ -134,11 +151,11 @@ impl Bridging {
         }
     }
 
-    /// Until nothing is left; true when the log is full.
-    async fn round(&self) -> Result<bool, String> {
+    /// Until nothing is left, or the log is full.
+    async fn round(&self) -> Result<Round, String> {
         let mut all = Step::default();
         loop {
-            let step = self.writer.bridge().await?;
+            let Some(step) = self.writer.bridge().await? else { return Ok(Round::NoQueue) };
             self.tell(&step);
             all.moved += step.moved;
             all.leftovers += step.leftovers;
@@ -151,7 +168,7 @@ impl Bridging {
                 } else if moved > 0 {
                     tracing::debug!(%file, moved, "took over rows from sqloutbox");
                 }
-                return Ok(step.full);
+                return Ok(if step.full { Round::Full } else { Round::Empty });
             }
         }
     }

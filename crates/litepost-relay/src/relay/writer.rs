@@ -30,9 +30,12 @@ const IDLE_EVERY: Duration = Duration::from_secs(1);
 const WAL_BYTES_MAX: u64 = 64 << 20;
 /// Time between two attempts to shrink it.
 const SHRINK_EVERY_MS: i64 = 1_000;
-/// Rows deleted in one transaction; batches in one round.
+/// Rows deleted in one transaction, fewer where that takes long; batches in one round.
 const PRUNE_ROWS: u32 = 500;
+const PRUNE_ROWS_MIN: u32 = 8;
 const PRUNE_BATCHES: u32 = 20;
+/// Producers wait while rows are deleted: a transaction that took longer than this is followed by a smaller one.
+const PRUNE_HOLD: Duration = Duration::from_millis(3);
 /// Events that one round puts into a lane's receipts: as many as it may prune.
 const RECEIPT_ROWS: u32 = PRUNE_ROWS * PRUNE_BATCHES;
 /// Receipts are written and events pruned at least this often, however few were settled.
@@ -56,7 +59,7 @@ enum Message {
     Release { lease: Lease, reply: Reply<bool> },
     Lapse { wish: Wish, reply: Reply<bool> },
     Health { lease: Lease, state: &'static str, error: Option<String> },
-    Bridge { reply: Reply<Step> },
+    Bridge { reply: Reply<Option<Step>> },
     Stop,
 }
 
@@ -115,8 +118,8 @@ impl WriterHandle {
         let _ = self.messages.send(Message::Health { lease, state, error });
     }
 
-    /// Takes over the next rows that sqloutbox left in the file.
-    pub(super) async fn bridge(&self) -> Result<Step, WriteError> {
+    /// Takes over the next rows that sqloutbox left in the file; `None` when there is no queue of it.
+    pub(super) async fn bridge(&self) -> Result<Option<Step>, WriteError> {
         self.ask(|reply| Message::Bridge { reply }).await
     }
 
@@ -157,6 +160,7 @@ impl Writer {
             cleanup_every,
             settled: 0,
             house_at: Millis(0),
+            prune_rows: PRUNE_ROWS,
             give_up,
             wal: PathBuf::from(wal),
             wal_seen: None,
@@ -200,6 +204,8 @@ struct Worker {
     /// Events settled since the last round.
     settled: i64,
     house_at: Millis,
+    /// Rows that the next transaction of pruning deletes.
+    prune_rows: u32,
     give_up: CancellationToken,
     wal: PathBuf,
     /// The -wal's size and time of change when it was last moved.
@@ -396,10 +402,12 @@ impl Worker {
     fn prune(&mut self) -> bool {
         let mut any = false;
         for _ in 0..PRUNE_BATCHES {
-            match self.store.prune(self.keep, clock::wall(), PRUNE_ROWS) {
+            let began = clock::instant();
+            match self.store.prune(self.keep, clock::wall(), self.prune_rows) {
                 Ok(0) => break,
                 Ok(_) => {
                     any = true;
+                    self.prune_rows = next_rows(self.prune_rows, clock::instant().duration_since(began));
                     // Producers are waiting for the lock: let one in.
                     std::thread::yield_now();
                 }
@@ -413,6 +421,17 @@ impl Worker {
     }
 }
 
+/// How many rows the next transaction of pruning deletes, when one of `rows` took so long.
+fn next_rows(rows: u32, took: Duration) -> u32 {
+    if took > PRUNE_HOLD {
+        (rows / 2).max(PRUNE_ROWS_MIN)
+    } else if took < PRUNE_HOLD / 3 {
+        (rows * 2).min(PRUNE_ROWS)
+    } else {
+        rows
+    }
+}
+
 /// Whether the error may go away by itself, or when an operator makes room.
 fn passes(error: &StoreError) -> bool {
     matches!(
@@ -423,4 +442,24 @@ fn passes(error: &StoreError) -> bool {
 
 fn respond<T>(reply: Reply<T>, result: Result<T, StoreError>) {
     let _ = reply.send(result.map_err(|error| explain(&error)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pruning_takes_smaller_steps_where_they_take_long_and_larger_ones_again() {
+        let (slow, fair, fast) = (Duration::from_millis(20), Duration::from_millis(2), Duration::from_micros(300));
+        let mut rows = PRUNE_ROWS;
+        for _ in 0..20 {
+            rows = next_rows(rows, slow);
+        }
+        assert_eq!(rows, PRUNE_ROWS_MIN);
+        assert_eq!(next_rows(rows, fair), rows);
+        for _ in 0..20 {
+            rows = next_rows(rows, fast);
+        }
+        assert_eq!(rows, PRUNE_ROWS);
+    }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use litepost::connection::{self, Access, Options};
 use litepost::{Durability, NewEvent, Outbox, schema};
-use litepost_testkit::measure::Samples;
+use litepost_testkit::measure::{Rounds, Samples};
 use rusqlite::{Connection, TransactionBehavior, params};
 
 use crate::{PAYLOAD_BYTES, wal_len};
@@ -27,20 +27,28 @@ const ARTICLE_INSERT: &str = "INSERT INTO OutboxEvents
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) samples: Samples,
+    /// The median of each round, in microseconds.
+    pub(crate) p50: Rounds,
     database: PathBuf,
     write: Box<dyn FnMut()>,
 }
 
 impl Contender {
     fn new(name: &'static str, database: PathBuf, write: impl FnMut() + 'static) -> Self {
-        Self { name, samples: Samples::default(), database, write: Box::new(write) }
+        Self { name, samples: Samples::default(), p50: Rounds::default(), database, write: Box::new(write) }
     }
 
-    /// Writes one event and takes its time.
-    pub(crate) fn once(&mut self) {
-        let started = Instant::now();
-        (self.write)();
-        self.samples.add(started.elapsed());
+    /// One round: writes so many events and takes the time of each.
+    pub(crate) fn round(&mut self, times: usize) {
+        let mut round = Samples::default();
+        for _ in 0..times {
+            let started = Instant::now();
+            (self.write)();
+            let took = started.elapsed();
+            round.add(took);
+            self.samples.add(took);
+        }
+        self.p50.add(round.percentile_us(50.0));
     }
 
     /// What the WAL grows by per event, from a WAL that was just emptied and cannot be emptied meanwhile: a reader

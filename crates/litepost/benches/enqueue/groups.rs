@@ -6,7 +6,7 @@ use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
 use litepost::{Durability, GroupWriter, NewEvent, Outbox};
-use litepost_testkit::measure::{Targets, figure, quick};
+use litepost_testkit::measure::{Rounds, Targets, figure, quick};
 use rusqlite::Connection;
 use serde_json::json;
 
@@ -40,38 +40,35 @@ impl Way {
 
 /// All ways, producers and durabilities, in turns.
 pub(crate) fn run(targets: &mut Targets) {
-    println!("\n{:<36} {:>6} {:>9} {:>12}", "many producers, one event a commit", "sync", "producers", "events/s");
+    println!("\n{:<36} {:>6} {:>9} {:>26}", "many producers, one event a commit", "sync", "producers", "events/s");
     for durability in [Durability::Normal, Durability::Full] {
         for producers in PRODUCERS {
             let rates = turns(durability, producers);
-            for (way, rate) in Way::ALL.into_iter().zip(rates) {
+            for (way, rate) in Way::ALL.into_iter().zip(&rates) {
                 let sync = format!("{durability:?}").to_uppercase();
-                println!("{:<36} {sync:>6} {producers:>9} {rate:>12.0}", way.name());
+                println!("{:<36} {sync:>6} {producers:>9} {:>26}", way.name(), rate.shown());
                 figure(
-                    &json!({ "contender": way.name(), "synchronous": sync, "producers": producers, "events_per_s": rate }),
+                    &json!({ "contender": way.name(), "synchronous": sync, "producers": producers, "events_per_s": rate.figure() }),
                 );
             }
             if durability == Durability::Full && producers == 64 {
-                let best = rates[1].max(rates[2]);
-                targets.at_least("GroupWriter / the better one-by-one, 64 producers, FULL", 20.0, rates[0] / best);
+                let best = if rates[1].median() > rates[2].median() { &rates[1] } else { &rates[2] };
+                let times = rates[0].over(best);
+                targets.rounds_at_least("GroupWriter / the better one-by-one, 64 producers, FULL", 20.0, &times);
             }
         }
     }
 }
 
-/// The median rate of each way, measured in turns.
-fn turns(durability: Durability, producers: usize) -> [f64; 3] {
-    let rounds = if quick() { 1 } else { 5 };
-    let mut seen = [const { Vec::new() }; 3];
-    for _ in 0..rounds {
+/// The rates of each way, measured in turns.
+fn turns(durability: Durability, producers: usize) -> [Rounds; 3] {
+    let mut seen: [Rounds; 3] = Default::default();
+    for _ in 0..if quick() { 1 } else { 5 } {
         for (way, rates) in Way::ALL.into_iter().zip(&mut seen) {
-            rates.push(rate(way, durability, producers));
+            rates.add(rate(way, durability, producers));
         }
     }
-    seen.map(|mut rates| {
-        rates.sort_by(f64::total_cmp);
-        rates[rates.len() / 2]
-    })
+    seen
 }
 
 #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]

@@ -1,9 +1,9 @@
 //! What one event costs its producer, side by side in one run: `cargo bench -p litepost --bench enqueue [-- --quick]`.
 //!
 //! Prints p50, p99 and WAL bytes per event for `litepost::enqueue`, a bare INSERT into a two-column table, the
-//! article's schema and sqloutbox's `_push`, at several backlogs; then events per second of the group writer beside one
+//! article's schema, sqloutbox's `_push` and honker, at several backlogs; then events per second of the group writer beside one
 //! transaction per event. The contenders are called in turns, so that whatever else the machine does meets all alike;
-//! only ratios carry over. sqloutbox runs in a Python that has it (`LITEPOST_BENCH_PYTHON`, which `cargo xtask bench`
+//! only ratios carry over. The peers run in a Python that has them (`LITEPOST_BENCH_PYTHON`, which `cargo xtask bench`
 //! sets).
 
 #![allow(clippy::print_stdout, reason = "a benchmark's result is what it prints")]
@@ -16,7 +16,7 @@ mod peer;
 
 use std::path::Path;
 
-use litepost_testkit::measure::{Samples, Targets, figure, quick};
+use litepost_testkit::measure::{Rounds, Samples, Targets, figure, quick};
 use serde_json::json;
 
 use contenders::Contender;
@@ -33,8 +33,7 @@ fn main() {
         "one event, one commit", "backlog", "p50 us", "p99 us", "WAL bytes/event"
     );
     for backlog in [0, small, large] {
-        let peer = (backlog < large).then_some(if backlog == 0 { 8.0 } else { 300.0 });
-        one_backlog(backlog, peer, &mut targets);
+        one_backlog(backlog, backlog < large, &mut targets);
     }
     groups::run(&mut targets);
     targets.print();
@@ -45,48 +44,48 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// All contenders at one backlog; sqloutbox takes part when there is a target for it: how many times its `_push` costs.
-fn one_backlog(backlog: i64, peer: Option<f64>, targets: &mut Targets) {
+/// All contenders at one backlog; the peers take part where they do not take too long to fill.
+fn one_backlog(backlog: i64, with_peers: bool, targets: &mut Targets) {
     let folder = folder();
     let mut all = contenders::all(folder.path(), backlog);
-    let mut peer = peer.map(|times| (Peer::start(&folder.path().join("peer"), backlog), times));
+    let mut peers = if with_peers { Peer::all(folder.path(), backlog) } else { Vec::new() };
     let (rounds, turns) = if quick() { (5, 40) } else { (250, 40) };
     // Once unmeasured: statements are prepared, the pages at the end of each table are in memory.
     turn(&mut all, 100);
     for contender in &mut all {
-        contender.samples = Samples::default();
+        (contender.samples, contender.p50) = <(Samples, Rounds)>::default();
     }
-    for _ in 0..rounds {
+    for round in 0..rounds {
         turn(&mut all, turns);
-        if let Some((peer, _)) = &mut peer {
-            // A few: its own cost grows with the backlog, which must stay what it says.
+        // A few: the cost of some grows with the backlog, which must stay what it says.
+        for peer in peers.iter_mut().filter(|_| round % 5 == 0) {
             peer.push(2);
         }
     }
-    let mut p50 =
-        |name: &str| all.iter_mut().find(|contender| contender.name == name).unwrap().samples.percentile_us(50.0);
-    let (bare, alone, ours) = (p50(contenders::BARE), p50(contenders::AUTOCOMMIT), p50(contenders::ENQUEUE));
-    let dedicated = p50(contenders::OUTBOX);
-    targets.at_most(format!("enqueue / bare INSERT, both in a transaction, p50, backlog {backlog}"), 1.3, ours / bare);
-    targets.at_most(format!("Outbox::enqueue / bare INSERT by itself, p50, backlog {backlog}"), 1.3, dedicated / alone);
     for contender in &mut all {
         let wal = contender.wal_bytes();
         print(contender.name, backlog, &mut contender.samples, Some(wal));
     }
-    if let Some((mut peer, times)) = peer {
-        let theirs = peer.samples.percentile_us(50.0);
+    let rounds = |name: &str| &all.iter().find(|contender| contender.name == name).unwrap().p50;
+    let (bare, alone, ours) = (rounds(contenders::BARE), rounds(contenders::AUTOCOMMIT), rounds(contenders::ENQUEUE));
+    let (dedicated, article) = (rounds(contenders::OUTBOX), rounds(contenders::ARTICLE));
+    let name = |ratio: &str| format!("{ratio}, p50, backlog {backlog}");
+    targets.rounds_at_most(name("enqueue / bare INSERT, both in a transaction"), 1.3, &ours.over(bare));
+    targets.rounds_at_most(name("Outbox::enqueue / bare INSERT by itself"), 1.3, &dedicated.over(alone));
+    targets.rounds_at_least(name("the article's table / enqueue"), 1.5, &article.over(ours));
+    let ours = ours.median();
+    for mut peer in peers {
+        let times = peer.samples.percentile_us(50.0) / ours;
         let wal = peer.wal_bytes();
-        print("sqloutbox 0.6 _push", backlog, &mut peer.samples, wal);
-        targets.at_least(format!("sqloutbox _push / enqueue, p50, backlog {backlog}"), times, theirs / ours);
+        print(peer.name, backlog, &mut peer.samples, wal);
+        targets.at_least(format!("{} / enqueue, p50, backlog {backlog}", peer.name), peer.times, times);
     }
 }
 
 /// Each contender a few times in a row: called singly, each would find the caches full of the others.
 fn turn(all: &mut [Contender], times: usize) {
     for contender in all {
-        for _ in 0..times {
-            contender.once();
-        }
+        contender.round(times);
     }
 }
 

@@ -1,4 +1,4 @@
-//! sqloutbox, in a Python process of its own that does its share when it is told to.
+//! A peer from PyPI, in a Python process of its own that does its share when it is told to; see `peers.py`.
 //!
 //! Invariant: the process ends with this value, whatever becomes of the bench.
 
@@ -10,8 +10,19 @@ use litepost_testkit::measure::Samples;
 
 use crate::{PAYLOAD_BYTES, wal_len};
 
+/// What each peer is called for people and in `peers.py`, and how many times `enqueue` its writes are asked to cost at
+/// no backlog and at one.
+pub(crate) const PEERS: [(&str, &str, [f64; 2]); 3] = [
+    ("sqloutbox 0.6 _push", "sqloutbox", [8.0, 300.0]),
+    ("honker 0.2.4 queue", "honker-queue", [5.0, 5.0]),
+    ("honker 0.2.4 stream", "honker-stream", [5.0, 5.0]),
+];
+
 /// A running peer with its backlog.
 pub(crate) struct Peer {
+    pub(crate) name: &'static str,
+    /// How many times `enqueue` its write is asked to cost.
+    pub(crate) times: f64,
     pub(crate) samples: Samples,
     folder: PathBuf,
     child: Child,
@@ -20,15 +31,23 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts it in `folder` and waits until its backlog is written.
-    pub(crate) fn start(folder: &Path, backlog: i64) -> Self {
+    /// Starts all of them and waits until their backlogs are written.
+    pub(crate) fn all(folder: &Path, backlog: i64) -> Vec<Self> {
+        let start = |(name, peer, times): (_, &str, [f64; 2])| {
+            let times = times[usize::from(backlog > 0)];
+            Self::start(name, peer, times, &folder.join(peer), backlog)
+        };
+        PEERS.into_iter().map(start).collect()
+    }
+
+    fn start(name: &'static str, peer: &str, times: f64, folder: &Path, backlog: i64) -> Self {
         std::fs::create_dir_all(folder).unwrap();
-        let python = std::env::var_os("LITEPOST_BENCH_PYTHON").expect(
-            "LITEPOST_BENCH_PYTHON names a Python that has sqloutbox 0.6; `cargo xtask bench enqueue` makes one",
-        );
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/enqueue/sqloutbox_push.py");
+        let python = std::env::var_os("LITEPOST_BENCH_PYTHON")
+            .expect("LITEPOST_BENCH_PYTHON names a Python with the peers; `cargo xtask bench enqueue` makes one");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/enqueue/peers.py");
         let mut child = Command::new(python)
             .arg(script)
+            .arg(peer)
             .arg(folder)
             .args([backlog.to_string(), PAYLOAD_BYTES.to_string()])
             .stdin(Stdio::piped())
@@ -37,14 +56,15 @@ impl Peer {
             .unwrap();
         let orders = child.stdin.take().unwrap();
         let answers = BufReader::new(child.stdout.take().unwrap());
-        let mut peer = Self { samples: Samples::default(), folder: folder.to_owned(), child, orders, answers };
+        let (samples, folder) = (Samples::default(), folder.to_owned());
+        let mut peer = Self { name, times, samples, folder, child, orders, answers };
         assert_eq!(peer.answer().trim(), "ready");
         peer
     }
 
     fn answer(&mut self) -> String {
         let mut line = String::new();
-        assert!(self.answers.read_line(&mut line).unwrap() > 0, "sqloutbox ended early");
+        assert!(self.answers.read_line(&mut line).unwrap() > 0, "{} ended early", self.name);
         line
     }
 

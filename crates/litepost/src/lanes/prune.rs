@@ -57,18 +57,19 @@ impl LaneStore {
     /// it returns `limit`.
     pub fn prune(&mut self, keep: Retention, now_wall: Millis, limit: u32) -> Result<u32, StoreError> {
         let doing = "pruning the log";
-        let limit = limit.min(MAX_ROWS);
-        // Most calls find nothing to do, and must not take the write lock to say so.
+        // Rows never change, so they are looked through outside the write lock: once read, they are in memory, too. Most
+        // calls find nothing to do, and end here.
         let snapshot = self.connection.unchecked_transaction().doing(doing)?;
-        let idle = prunable_up_to(&snapshot, keep, now_wall, limit)?.is_none();
+        let found = prunable_up_to(&snapshot, keep, now_wall, limit.min(MAX_ROWS))?;
         snapshot.commit().doing(doing)?;
-        if idle {
+        let Some(last) = found else { return Ok(0) };
+        // What the guards allow may have changed meanwhile: a destination was rewound, a line blocked.
+        let tx = self.write(doing)?;
+        let Some((first, bound)) = allowed(&tx, keep)? else { return Ok(0) };
+        let last = last.min(bound);
+        if last < first {
             return Ok(0);
         }
-        let tx = self.write(doing)?;
-        let Some(last) = prunable_up_to(&tx, keep, now_wall, limit)? else {
-            return Ok(0);
-        };
         let deleted = tx
             .prepare_cached("DELETE FROM main.litepost_outbox WHERE seq <= ?1")
             .and_then(|mut s| s.execute([last]))
@@ -110,11 +111,10 @@ impl LaneStore {
     }
 }
 
-/// The last position of the next range to delete; `None` when there is none.
-fn prunable_up_to(tx: &Transaction<'_>, keep: Retention, now: Millis, limit: u32) -> Result<Option<i64>, StoreError> {
-    let doing = "pruning the log";
-    // What the guards allow: settled by all, before every blocked event, not the newest. No cursor: nothing is settled.
-    let allowed: (Option<i64>, Option<i64>) = tx
+/// What the guards allow: the oldest event, and the last position that is settled by all, before every blocked event, in a
+/// receipt where those are kept, and not the newest. No cursor: nothing is settled.
+fn allowed(tx: &Transaction<'_>, keep: Retention) -> Result<Option<(i64, i64)>, StoreError> {
+    let found: (Option<i64>, Option<i64>) = tx
         .prepare_cached(
             "SELECT (SELECT min(seq) FROM main.litepost_outbox), \
              (SELECT min(bound) FROM ( \
@@ -130,12 +130,20 @@ fn prunable_up_to(tx: &Transaction<'_>, keep: Retention, now: Millis, limit: u32
                 Ok((row.get(0)?, row.get(1)?))
             })
         })
-        .doing(doing)?;
-    let (Some(first), Some(bound)) = allowed else { return Ok(None) };
+        .doing("pruning the log")?;
+    Ok(found.0.zip(found.1))
+}
+
+/// The last position of the next range to delete; `None` when there is none.
+fn prunable_up_to(tx: &Transaction<'_>, keep: Retention, now: Millis, limit: u32) -> Result<Option<i64>, StoreError> {
+    let doing = "pruning the log";
+    let Some((first, bound)) = allowed(tx, keep)? else { return Ok(None) };
     let last = bound.min(first.saturating_add(i64::from(limit)) - 1);
     if limit == 0 || last < first {
         return Ok(None);
     }
+    // First, since whatever comes after a payload in its row is read through all pages of the payload.
+    let last = within_bytes(tx, first, last)?;
     // The first event that is kept ends the range, since the log must have no holes. An event from the future was
     // written by a clock that is wrong; it is kept no longer than the others.
     let cutoff = keep.retain_ms.map_or(i64::MAX, |ms| now.0.saturating_sub(ms));
@@ -151,10 +159,7 @@ fn prunable_up_to(tx: &Transaction<'_>, keep: Retention, now: Millis, limit: u32
         .and_then(|mut s| s.query_row(params![first, last, cutoff, future, now.0], |row| row.get(0)).optional())
         .doing(doing)?;
     let last = kept.map_or(last, |kept| last.min(kept - 1));
-    if last < first {
-        return Ok(None);
-    }
-    Ok(Some(within_bytes(tx, first, last)?))
+    Ok((last >= first).then_some(last))
 }
 
 /// The last position of `first..=last` up to which the payloads weigh no more than a transaction may free.

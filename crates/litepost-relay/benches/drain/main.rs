@@ -1,0 +1,173 @@
+//! Drains a backlog into a sink that confirms at once, beside the article's claim loop and the peers from PyPI, in one run:
+//! `cargo xtask bench drain`, or `cargo bench -p litepost-relay --bench drain [-- --quick | --events 1000000 | --curve]`.
+//!
+//! Prints events per second and bytes written per event, at backlogs of 10,000 and `--events`, with durable reads on and
+//! off, receipts written; bytes to disk of an event's whole life; what a relay costs a producer beside it. `--curve`
+//! drains up to 10 million and shows what memory a relay takes for them. Only ratios carry over.
+
+#![allow(clippy::print_stdout, reason = "a benchmark's result is what it prints")]
+#![allow(clippy::disallowed_methods, reason = "measuring time is this program's purpose")]
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on should stop there")]
+
+mod article;
+mod beside;
+mod life;
+mod outbox;
+mod peers;
+mod process;
+
+use std::time::Duration;
+
+use litepost_testkit::measure::{Rounds, Targets, argument, figure, quick};
+use serde_json::json;
+
+use article::Article;
+use outbox::Outbox;
+
+/// Bytes of an event's body.
+const PAYLOAD_BYTES: i64 = 256;
+const SMALL: i64 = 10_000;
+/// Where the peers take part: they take long to fill.
+const MIDDLE: i64 = 100_000;
+const LARGE: i64 = 1_000_000;
+/// The claim loop is cut off after this long: it slows down with the backlog.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+fn main() {
+    if process::played() {
+        return;
+    }
+    let mut targets = Targets::default();
+    let large = if quick() { 2 * SMALL } else { argument("events").unwrap_or(LARGE) };
+    if std::env::args().any(|arg| arg == "--curve") {
+        curve(if quick() { SMALL } else { 10 * LARGE }, &mut targets);
+    } else {
+        let small = side_by_side(SMALL, &mut targets);
+        with_peers(if quick() { 2_000 } else { MIDDLE }, &mut targets);
+        let grown = side_by_side(large, &mut targets);
+        targets.rounds_at_least(
+            format!("drain at {large} / drain at {SMALL}, durable reads"),
+            1.0,
+            &grown.over(&small),
+        );
+        life::run(&mut targets);
+        beside::run(&mut targets);
+    }
+    targets.print();
+}
+
+/// One way to drain: events per second, and bytes written per event.
+struct Line {
+    name: &'static str,
+    rate: Rounds,
+    bytes: Rounds,
+}
+
+impl Line {
+    fn new(name: &'static str) -> Self {
+        Self { name, rate: Rounds::default(), bytes: Rounds::default() }
+    }
+
+    fn add(&mut self, (rate, bytes): (f64, f64)) {
+        self.rate.add(rate);
+        self.bytes.add(bytes);
+    }
+
+    fn print(&self, backlog: i64) {
+        let bytes = (self.bytes.median() > 0.0).then(|| self.bytes.median());
+        let shown = bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{bytes:.1}"));
+        println!("{:<46} {backlog:>9} {:>34} {shown:>14}", self.name, self.rate.shown());
+        figure(&json!({
+            "contender": self.name, "backlog": backlog, "events_per_s": self.rate.figure(), "bytes_per_event": bytes,
+        }));
+    }
+}
+
+fn header() {
+    println!(
+        "\n{:<46} {:>9} {:>34} {:>14}",
+        "drain into a sink that confirms at once", "backlog", "events/s", "bytes/event"
+    );
+}
+
+/// All contenders in turns; the rate with durable reads.
+fn side_by_side(backlog: i64, targets: &mut Targets) -> Rounds {
+    header();
+    let rounds = if quick() { 1 } else { 5 };
+    let mut ours = Outbox::with_backlog(backlog);
+    let (mut written, mut mended) = (Article::as_written(backlog), Article::mended(backlog));
+    let [mut durable, mut volatile, mut claims, mut mended_claims] = [
+        "litepost, durable reads",
+        "litepost, durable_reads = false",
+        "the article's claim loop",
+        "the same, its index in the order of its query",
+    ]
+    .map(Line::new);
+    for _ in 0..rounds {
+        durable.add(ours.drain(true));
+        claims.add(written.claim(PATIENCE));
+        volatile.add(ours.drain(false));
+        mended_claims.add(mended.claim(PATIENCE));
+    }
+    for line in [&durable, &volatile, &claims, &mended_claims] {
+        line.print(backlog);
+    }
+    if backlog > SMALL {
+        targets.rounds_at_least(format!("drain, durable_reads = false, events/s, {backlog}"), 1e6, &volatile.rate);
+        targets.rounds_at_least(format!("drain, durable reads, events/s, {backlog}"), 3e5, &durable.rate);
+        targets.rounds_at_most(format!("drain, receipts written, bytes per event, {backlog}"), 12.0, &durable.bytes);
+    }
+    let times = durable.rate.over(&mended_claims.rate);
+    targets.rounds_at_least(format!("drain / the article's loop with its index mended, {backlog}"), 10.0, &times);
+    durable.rate
+}
+
+/// litepost beside the peers.
+fn with_peers(backlog: i64, targets: &mut Targets) {
+    header();
+    let mut outbox = Outbox::with_backlog(backlog);
+    let mut ours = Line::new("litepost, durable reads");
+    let mut lines = peers::PEERS.map(|(name, _)| Line::new(name));
+    for _ in 0..if quick() { 1 } else { 3 } {
+        ours.add(outbox.drain(true));
+        for (line, (_, peer)) in lines.iter_mut().zip(peers::PEERS) {
+            line.rate.add(peers::drain(peer, backlog, PATIENCE));
+        }
+    }
+    ours.print(backlog);
+    for line in &lines {
+        line.print(backlog);
+        let least = if line.name.starts_with("sqloutbox") { 10.0 } else { 5.0 };
+        let times = ours.rate.over(&line.rate);
+        targets.rounds_at_least(format!("drain / {}, {backlog}", line.name), least, &times);
+    }
+}
+
+/// Backlogs from a thousand to `most`, and the memory that a relay of its own process takes for the largest.
+fn curve(most: i64, targets: &mut Targets) {
+    header();
+    let mut backlog = 1_000;
+    while backlog <= most {
+        let mut ours = Outbox::with_backlog(backlog);
+        let (mut durable, mut volatile) =
+            (Line::new("litepost, durable reads"), Line::new("litepost, durable_reads = false"));
+        for _ in 0..if quick() || backlog > LARGE { 1 } else { 3 } {
+            durable.add(ours.drain(true));
+            volatile.add(ours.drain(false));
+        }
+        durable.print(backlog);
+        volatile.print(backlog);
+        if backlog == most {
+            let megabytes = ours.drain_elsewhere();
+            println!("most memory of a relay that drained {backlog} events: {megabytes:.1} MB");
+            figure(&json!({ "backlog": backlog, "relay_memory_mb": megabytes }));
+            targets.at_most(format!("memory of a relay, backlog {backlog}, MB"), 64.0, megabytes);
+        }
+        backlog *= 10;
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
+fn per(count: i64, whole: f64) -> f64 {
+    whole / count as f64
+}

@@ -1,0 +1,113 @@
+//! A litepost outbox with a backlog that stays: each drain is by a destination of its own, from the first event on.
+//!
+//! Invariant: every drain delivers the whole backlog, or the bench ends there.
+
+use std::future;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use litepost::connection::{self, Access, Options};
+use litepost::schema;
+use litepost_relay::config::{Config, Purpose};
+use litepost_relay::relay::Relay;
+use litepost_testkit::measure::{seed, written_bytes};
+use rusqlite::{Connection, params};
+
+use crate::{PAYLOAD_BYTES, per, process};
+
+/// Keys are drawn from so many.
+const KEYS: i64 = 10_000;
+
+/// An outbox, and the folder it lies in.
+pub(crate) struct Outbox {
+    folder: tempfile::TempDir,
+    backlog: i64,
+    drains: u32,
+}
+
+impl Outbox {
+    /// An empty one.
+    pub(crate) fn empty() -> Self {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let outbox = Self { folder, backlog: 0, drains: 0 };
+        let mut connection = Options::new(Access::ReadWrite).create(true).open(outbox.database()).unwrap();
+        connection::enable_wal(&connection).unwrap();
+        schema::migrate(&mut connection).unwrap();
+        outbox
+    }
+
+    /// One with so many events.
+    pub(crate) fn with_backlog(backlog: i64) -> Self {
+        let mut outbox = Self::empty();
+        outbox.fill(backlog);
+        outbox
+    }
+
+    pub(crate) fn database(&self) -> PathBuf {
+        self.folder.path().join("shop.db")
+    }
+
+    /// Adds events, their keys drawn by the seed; a million to a transaction.
+    fn fill(&mut self, events: i64) {
+        let connection = connection::open(self.database(), Access::ReadWrite).unwrap();
+        connection.pragma_update(None, "synchronous", "OFF").unwrap();
+        connection.pragma_update(None, "cache_size", -100_000).unwrap();
+        let sql = "WITH RECURSIVE n(i) AS (SELECT ?1 UNION ALL SELECT i + 1 FROM n WHERE i < ?2) \
+             INSERT INTO litepost_outbox (topic, key, type, payload) \
+             SELECT 'orders', ((i * 2654435761 + ?4) / 65536) % ?5, 'OrderCreated', printf('%.*c', ?3, 'x') FROM n";
+        let draw = i64::try_from(seed() % (1 << 40)).unwrap();
+        let mut from = 0;
+        while from < events {
+            let upto = events.min(from + 1_000_000);
+            connection.execute(sql, params![from + 1, upto, PAYLOAD_BYTES, draw, KEYS]).unwrap();
+            truncate(&connection);
+            from = upto;
+        }
+        self.backlog += events;
+    }
+
+    /// The configuration of one more destination. `keep`: nothing is pruned.
+    pub(crate) fn configure(&mut self, durable: bool, keep: bool) -> PathBuf {
+        self.drains += 1;
+        let retain = if keep { "retain = \"never\"\n" } else { "" };
+        let config = format!(
+            "[app.shop]\ndatabase = \"shop.db\"\ndurable_reads = {durable}\n{retain}\
+             [app.shop.sink.none{}]\ntype = \"blackhole\"\nconnection = {{}}\n",
+            self.drains
+        );
+        let path = self.folder.path().join("litepost.toml");
+        std::fs::write(&path, config).unwrap();
+        path
+    }
+
+    /// Delivers everything to a destination that has had nothing: events per second, bytes written per event.
+    pub(crate) fn drain(&mut self, durable: bool) -> (f64, f64) {
+        let config = self.configure(durable, true);
+        truncate(&connection::open(self.database(), Access::ReadWrite).unwrap());
+        let (rate, bytes) = drain(&config, self.backlog);
+        (rate, per(self.backlog, bytes))
+    }
+
+    /// The same in another process; the most memory it had resident, in megabytes.
+    pub(crate) fn drain_elsewhere(&mut self) -> f64 {
+        let config = self.configure(true, true);
+        process::drain(&config)
+    }
+}
+
+/// Runs a relay until everything is delivered, which must be `events`: events per second, and bytes written.
+pub(crate) fn drain(config: &Path, events: i64) -> (f64, f64) {
+    let config = Config::load(config, Purpose::Deliver).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (before, start) = (written_bytes(), Instant::now());
+    let report = runtime.block_on(Relay::new(config.relay().unwrap()).run_until_idle(future::pending()));
+    let took = start.elapsed();
+    assert_eq!(report.delivered(), events, "{report:?}");
+    #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
+    let bytes = (written_bytes() - before) as f64;
+    (1.0 / per(events, took.as_secs_f64()), bytes)
+}
+
+pub(crate) fn truncate(connection: &Connection) {
+    connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+}
