@@ -93,6 +93,7 @@ impl From<StoreError> for Failure {
             | StoreError::SchemaNewer { .. }
             | StoreError::ForeignObject { .. }
             | StoreError::LaneCount { .. }
+            | StoreError::LaneOrdering { .. }
             | StoreError::UnknownLane { .. }
             | StoreError::UnknownDestination { .. }
             | StoreError::LaneHeld { .. }

@@ -3,6 +3,9 @@
 
 use std::fmt;
 
+use crate::Event;
+use crate::statement::STATEMENT_KIND;
+
 /// One pattern of a `topics = [...]` list.
 ///
 /// `*` stands for any run of characters, the empty one included; everything else stands for itself. So
@@ -131,6 +134,25 @@ impl HeaderFilter {
             None => false,
         })
     }
+}
+
+/// Whether a destination takes an event. `topic_matches` is asked last but for the headers: callers remember its answer.
+///
+/// An event that names its destination is for that one alone. A destination of statements leaves business events to
+/// others; an event without a type is for it, so that a statement whose type was forgotten is told and not passed over.
+#[must_use]
+pub fn is_for(
+    event: &Event,
+    destination: &str,
+    statements_only: bool,
+    headers: &HeaderFilter,
+    topic_matches: impl FnOnce() -> bool,
+) -> bool {
+    if let Some(only) = &event.only_for {
+        return **only == *destination;
+    }
+    let statement = event.kind.is_empty() || *event.kind == *STATEMENT_KIND;
+    (statement || !statements_only) && topic_matches() && headers.matches(event.headers.as_deref())
 }
 
 #[cfg(test)]

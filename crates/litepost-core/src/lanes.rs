@@ -23,6 +23,24 @@ pub enum Ordering {
     None,
 }
 
+impl Ordering {
+    /// The word stored in the database, and in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Key => "key",
+            Self::None => "none",
+        }
+    }
+
+    /// Reads the word stored in the database.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Strict, Self::Key, Self::None].into_iter().find(|ordering| ordering.as_str() == word)
+    }
+}
+
 /// The kind of a [`Line`], as stored in `litepost_blocked.line_kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LineKind {

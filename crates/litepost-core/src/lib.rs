@@ -4,6 +4,7 @@
 //! chance come in as arguments, decisions come out as values. The relay drives the pipeline with tokio, the
 //! simulator drives the same code with thousands of seeds.
 
+mod applied;
 mod event;
 mod filter;
 mod lanes;
@@ -14,8 +15,9 @@ mod retry;
 pub mod statement;
 mod units;
 
+pub use applied::{Applied, FormerLanes};
 pub use event::{Chunk, Event, EventRef, Payload};
-pub use filter::{HeaderFilter, TopicFilter, TopicPattern, TopicPatternError};
+pub use filter::{HeaderFilter, TopicFilter, TopicPattern, TopicPatternError, is_for};
 pub use lanes::{Lane, Line, LineKind, Ordering, line_hash};
 pub use outcome::{DeadReason, Outcome, Rejection, RetryHint, Unavailable, UnavailableKind};
 pub use pipeline::{Pipeline, PipelineConfig};

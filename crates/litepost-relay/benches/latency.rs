@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures_util::future::BoxFuture;
 use litepost::connection::{self, Access, Options};
 use litepost::{NewEvent, enqueue, schema};
-use litepost_core::{Outcome, Seq, Unavailable};
+use litepost_core::{Applied, Outcome, Seq, Unavailable};
 use litepost_relay::config::{Config, Purpose};
 use litepost_relay::relay::Relay;
 use litepost_relay::sink::{Batch, Sink, SinkContext, SinkFactory};
@@ -233,6 +233,10 @@ impl SinkFactory for Watched {
     fn needs_watermark(&self) -> bool {
         self.factory.needs_watermark()
     }
+
+    fn remembers(&self) -> bool {
+        self.factory.remembers()
+    }
 }
 
 struct WatchedSink {
@@ -251,8 +255,8 @@ impl Sink for WatchedSink {
         })
     }
 
-    fn watermark(&self) -> Option<Seq> {
-        self.sink.watermark()
+    fn applied(&self) -> Option<Applied> {
+        self.sink.applied()
     }
 
     fn close(&mut self) -> BoxFuture<'_, ()> {

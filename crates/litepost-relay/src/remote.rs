@@ -52,8 +52,11 @@ fn lane(log: &mut LogReader, who: &LedgerOf, row: &LedgerRow, problems: &mut Vec
             problems.push(problem(who, row.lane, LedgerProblem::AnotherEvent { seq: Seq(seq) }));
         }
     }
-    let here = log.tokens(&who.destination)?.into_iter().find(|(lane, _)| *lane == row.lane);
-    if let Some((_, here)) = here.filter(|(_, here)| row.token > *here) {
+    // The lanes of earlier splits are held by those of the present one, whichever came last.
+    let lanes = log.tokens(&who.destination)?;
+    let present = lanes.iter().any(|(_, _, generation)| *generation == row.generation);
+    let those = lanes.iter().filter(|(lane, ..)| !present || *lane == row.lane);
+    if let Some(here) = those.map(|(_, token, _)| *token).max().filter(|here| row.token > *here) {
         problems.push(problem(who, row.lane, LedgerProblem::NewerLease { remote: row.token, here }));
     }
     Ok(())

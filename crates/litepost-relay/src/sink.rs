@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use litepost::lanes::FormerSplit;
 use litepost_core::pipeline::DeliveryOrder;
-use litepost_core::{EventRef, Lane, Ordering, Outcome, Seq, Unavailable};
+use litepost_core::{Applied, EventRef, Lane, Ordering, Outcome, Seq, Unavailable};
 
 use crate::inspect::Finding;
 
@@ -35,11 +36,10 @@ pub trait Sink: Send {
     /// When an event fails, later events of its line must not be attempted: answer [`Outcome::Deferred`] for them.
     fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>>;
 
-    /// How far the destination is, when it keeps a watermark: the highest position it remembers, whether as the
-    /// watermark itself or as an event applied out of order. Asked once after [`SinkFactory::connect`], which must have made the destination refuse older fencing
-    /// tokens already (otherwise a relay that lost its lease could move the watermark behind our back), and must have
-    /// compared it with the log ([`SinkContext::log`]).
-    fn watermark(&self) -> Option<Seq> {
+    /// What the destination remembers, when it does. Asked once after [`SinkFactory::connect`], which must have made the
+    /// destination refuse older fencing tokens already (otherwise a relay that lost its lease could apply more behind our
+    /// back), and must have compared it with the log ([`SinkContext::log`]).
+    fn applied(&self) -> Option<Applied> {
         None
     }
 
@@ -71,6 +71,12 @@ pub trait SinkFactory: Send + Sync {
         false
     }
 
+    /// Whether the destination remembers what it was given, and so passes over what it has: a ledger in a database,
+    /// positions beside a stream.
+    fn remembers(&self) -> bool {
+        false
+    }
+
     /// What the destination's ledger remembers of an outbox file, without changing anything: one row per lane, none
     /// when it remembers nothing. `Ok(None)`: it keeps no ledger.
     fn ledger<'a>(&'a self, _who: &'a LedgerOf) -> BoxFuture<'a, Result<Option<Vec<LedgerRow>>, Unavailable>> {
@@ -92,6 +98,8 @@ pub struct LedgerOf {
 /// What a ledger remembers of one lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerRow {
+    /// Which split into lanes it belongs to.
+    pub generation: i64,
     /// The lane.
     pub lane: u32,
     /// Everything of the lane that left in order was applied up to here.
@@ -115,6 +123,12 @@ pub struct SinkContext {
     pub epoch: i64,
     /// The lane.
     pub lane: Lane,
+    /// Which split of the destination into lanes this is.
+    pub generation: i64,
+    /// The splits before it, whose lanes may have got further than the outbox file knows.
+    pub former: Arc<[FormerSplit]>,
+    /// As `acked`, of all lanes of the destination.
+    pub settled_by_all: i64,
     /// The connection within the lane.
     pub slot: usize,
     /// What order the destination keeps.

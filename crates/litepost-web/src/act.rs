@@ -43,7 +43,8 @@ pub(crate) async fn perform(
     let work = move || {
         let wait = Duration::from_millis(request.wait_ms.unwrap_or(WAIT_MS).min(WAIT_MS_MAX));
         let operator = Operator::open(&path, Who { actor, reason })?;
-        let mut operator = operator.patience(wait).force(request.force).dry_run(request.dry_run);
+        let operator = operator.patience(wait).force(request.force).dry_run(request.dry_run);
+        let mut operator = operator.reapply(request.reapply);
         let mut answer = run(deed, &request, &mut operator)?;
         answer["dry_run"] = request.dry_run.into();
         Ok(answer)

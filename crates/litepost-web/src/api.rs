@@ -133,7 +133,8 @@ async fn timeline(
     State(admin): State<Arc<Admin>>,
     Path((file, seq)): Path<(usize, i64)>,
 ) -> Result<Json<Value>, Refusal> {
-    let found = admin.read(file, move |connection| operate::journeys(connection, Seq(seq))).await?;
+    let routing = admin.sources.get(file).map(|source| Arc::clone(&source.routing)).unwrap_or_default();
+    let found = admin.read(file, move |connection| operate::journeys(connection, Seq(seq), &routing)).await?;
     Ok(Json(json!({ "seq": seq, "destinations": found })))
 }
 

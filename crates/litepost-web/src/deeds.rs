@@ -94,7 +94,7 @@ pub(crate) const DEEDS: &[Deed] = &[
         name: "destinations/rewind",
         summary: "Deliver again from an event or a time on",
         needs: &["destination"],
-        takes: &[&["seq", "time"], LANES],
+        takes: &[&["seq", "time", "reapply"], LANES],
     },
 ];
 
@@ -128,6 +128,7 @@ pub(crate) const FIELDS: &[(&str, Kind, &str)] = &[
     ("seqs", Kind::Numbers, "Positions of events"),
     ("seq", Kind::Number, "The first event to be delivered again"),
     ("time", Kind::Text, "Deliver again what was written since"),
+    ("reapply", Kind::Flag, "Apply again, too, what a SQL target or a Redis stream remembers as applied"),
     ("wait_ms", Kind::Number, "How long a relay has to hand over its lanes; 10000 unless given, at most 25000"),
     ("force", Kind::Flag, "Take lanes that are not handed over in time; what is in flight may reach a broker twice"),
 ];
@@ -212,6 +213,7 @@ pub(crate) struct Request {
     pub(crate) seqs: Vec<i64>,
     pub(crate) seq: Option<i64>,
     pub(crate) time: Option<String>,
+    pub(crate) reapply: bool,
     pub(crate) wait_ms: Option<u64>,
     pub(crate) force: bool,
 }

@@ -82,9 +82,21 @@ impl Refusal {
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         let status = match &error {
-            StoreError::UnknownDestination { .. } | StoreError::EventMissing { .. } => StatusCode::NOT_FOUND,
-            StoreError::Refused { .. } | StoreError::LaneHeld { .. } => StatusCode::CONFLICT,
-            StoreError::BadSetting { .. } => StatusCode::BAD_REQUEST,
+            StoreError::UnknownDestination { .. }
+            | StoreError::UnknownLane { .. }
+            | StoreError::EventMissing { .. }
+            | StoreError::Missing { .. } => StatusCode::NOT_FOUND,
+            // The file is not in the state that the deed needs, and an operator can change that.
+            StoreError::Refused { .. }
+            | StoreError::LaneHeld { .. }
+            | StoreError::LaneCount { .. }
+            | StoreError::LaneOrdering { .. }
+            | StoreError::CopiedFile { .. }
+            | StoreError::DrainHeld { .. }
+            | StoreError::NotMigrated
+            | StoreError::SchemaOlder { .. }
+            | StoreError::SchemaNewer { .. } => StatusCode::CONFLICT,
+            StoreError::BadSetting { .. } | StoreError::NotThere { .. } => StatusCode::BAD_REQUEST,
             error if error.is_transient() => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -96,5 +108,28 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let body = serde_json::json!({ "error": self.message, "hint": self.hint });
         (self.status, Json(body)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use litepost_core::Seq;
+
+    use super::*;
+
+    #[test]
+    fn what_an_operator_can_put_right_is_no_fault_of_the_server() {
+        let file = || "/shop.db".into();
+        for (error, status) in [
+            (StoreError::CopiedFile { path: file() }, StatusCode::CONFLICT),
+            (StoreError::NotMigrated, StatusCode::CONFLICT),
+            (StoreError::LaneCount { destination: "a.b".into(), found: 1, asked: 2 }, StatusCode::CONFLICT),
+            (StoreError::Missing { path: file() }, StatusCode::NOT_FOUND),
+            (StoreError::NotThere { asked: Seq(9), first: Seq(1), last: Seq(2) }, StatusCode::BAD_REQUEST),
+            (StoreError::Busy { doing: "asking" }, StatusCode::SERVICE_UNAVAILABLE),
+            (StoreError::Corrupt { doing: "asking", code: 11 }, StatusCode::INTERNAL_SERVER_ERROR),
+        ] {
+            assert_eq!(Refusal::from(error).status(), status);
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use litepost::StoreError;
 use litepost::connection::{self, Access};
+use litepost::locate::Routing;
 use litepost::status::{self, FileStatus};
 use litepost_core::Millis;
 use rusqlite::Connection;
@@ -25,6 +26,8 @@ pub struct Source {
     pub path: PathBuf,
     /// The destinations that this relay delivers to.
     pub destinations: Vec<Arc<str>>,
+    /// What each of them takes.
+    pub routing: Arc<[Routing]>,
 }
 
 /// What the listener serves.

@@ -99,6 +99,18 @@ pub enum StoreError {
         /// In the configuration.
         asked: u32,
     },
+    /// A destination's events were assigned to lanes by another order.
+    #[error(
+        "destination {destination} is split into lanes by order {found} in this file, the configuration says {asked}"
+    )]
+    LaneOrdering {
+        /// The destination.
+        destination: String,
+        /// In the file.
+        found: &'static str,
+        /// In the configuration.
+        asked: &'static str,
+    },
     /// A destination that is not registered, or a lane it does not have.
     #[error("destination {destination} has no lane {lane} in this file")]
     UnknownLane {
@@ -242,6 +254,9 @@ impl StoreError {
             Self::BadState { .. } => "restore a backup; litepost's state tables are written by litepost only",
             Self::LaneCount { .. } => {
                 "a relay that starts changes it; restart those that run with the old configuration, or set `lanes` back"
+            }
+            Self::LaneOrdering { .. } => {
+                "a relay that starts changes it; restart those that run with the old configuration, or set `ordering` back"
             }
             Self::UnknownLane { .. } => "start the relay once with this destination, which registers it",
             Self::UnknownDestination { .. } => {

@@ -4,14 +4,14 @@
 //! INSERT holds its time, and the times in the log follow its positions nearly, so a few looks find it. Where they do not,
 //! the whole log is read, and the answer says so.
 
-use litepost_core::statement::STATEMENT_KIND;
-use litepost_core::{Event, HeaderFilter, Lane, LineKind, Millis, Ordering, Seq, TopicFilter};
+use litepost_core::{Event, HeaderFilter, Lane, LineKind, Millis, Ordering, Seq, TopicFilter, is_for};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use serde::Serialize;
 
 use crate::error::{Doing as _, StoreError};
-use crate::lanes;
+use crate::lanes::{self, Split};
 use crate::log::{LogReader, bounds};
+use crate::operate::destinations;
 use crate::schema;
 
 const DOING: &str = "looking for an event";
@@ -33,20 +33,11 @@ pub struct Routing {
     pub headers: HeaderFilter,
     /// Whether it executes statements, and leaves business events to others.
     pub statements_only: bool,
-    /// What order it keeps, from which an event's lane follows.
-    pub ordering: Ordering,
 }
 
 impl Routing {
-    /// Whether an event is for it: as the pipeline decides, by the same filters.
     fn takes(&self, event: &Event) -> bool {
-        if let Some(only) = &event.only_for {
-            return **only == *self.destination;
-        }
-        let statement = event.kind.is_empty() || *event.kind == *STATEMENT_KIND;
-        (statement || !self.statements_only)
-            && self.topics.matches(&event.topic)
-            && self.headers.matches(event.headers.as_deref())
+        is_for(event, &self.destination, self.statements_only, &self.headers, || self.topics.matches(&event.topic))
     }
 }
 
@@ -130,7 +121,8 @@ pub enum State {
         /// When that one is tried next, milliseconds since the Unix epoch.
         next_attempt: Millis,
     },
-    /// The destination has confirmed it; with no configuration at hand it may also not have been for it.
+    /// The destination has confirmed it; or it was not for it, when that cannot be told: without a configuration, or when
+    /// only a copy of the event is left.
     Delivered {
         /// Whether it is certain that the event was for this destination.
         routed: bool,
@@ -151,6 +143,12 @@ pub enum State {
         dead_at: Millis,
         /// When it was replayed, if it was.
         replayed_at: Option<Millis>,
+        /// As which event.
+        replayed_as: Option<Seq>,
+        /// What became of that one.
+        replay: Option<Box<State>>,
+        /// When an operator said that it is done with.
+        discarded_at: Option<Millis>,
     },
 }
 
@@ -314,18 +312,10 @@ fn fates(
     in_log: bool,
     routing: &[Routing],
 ) -> Result<Vec<Fate>, StoreError> {
-    let mut statement = snapshot
-        .prepare("SELECT destination, max(lanes) FROM main.litepost_cursor GROUP BY destination ORDER BY 1")
-        .doing(DOING)?;
-    let known: Vec<(String, u32)> =
-        statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).and_then(Iterator::collect).doing(DOING)?;
     let mut fates = Vec::new();
-    for (destination, count) in known {
+    for destination in destinations(snapshot)? {
         let rules = routing.iter().find(|rules| rules.destination == destination);
-        let state = match dead(snapshot, &destination, id, seq)? {
-            Some(dead) => dead,
-            None => one(snapshot, &destination, count, seq, in_log, rules)?,
-        };
+        let state = at_one(snapshot, &destination, id, seq, in_log, rules)?;
         fates.push(Fate { destination, state });
     }
     for rules in routing {
@@ -337,10 +327,46 @@ fn fates(
     Ok(fates)
 }
 
+/// At one destination; of an event that was replayed, the replay's fate as well.
+fn at_one(
+    snapshot: &Transaction<'_>,
+    destination: &str,
+    id: &str,
+    seq: Seq,
+    in_log: bool,
+    rules: Option<&Routing>,
+) -> Result<State, StoreError> {
+    match dead(snapshot, destination, id, seq)? {
+        // A replay is a later event with the same id, and may be pruned.
+        Some(State::Dead {
+            dead_id, reason, attempts, error, dead_at, replayed_at, replayed_as, discarded_at, ..
+        }) if replayed_as != Some(seq) => {
+            let replay = match replayed_as.filter(|&replay| replay > seq) {
+                Some(replay) => Some(Box::new(at_one(snapshot, destination, id, replay, true, rules)?)),
+                None => None,
+            };
+            Ok(State::Dead {
+                dead_id,
+                reason,
+                attempts,
+                error,
+                dead_at,
+                replayed_at,
+                replayed_as,
+                replay,
+                discarded_at,
+            })
+        }
+        // Put back into its line, it is an event like any other.
+        _ => settled_or_not(snapshot, destination, seq, in_log, rules),
+    }
+}
+
 fn dead(snapshot: &Transaction<'_>, destination: &str, id: &str, seq: Seq) -> Result<Option<State>, StoreError> {
     snapshot
         .prepare_cached(
-            "SELECT dead_id, reason, attempts, error, dead_at, replayed_at FROM main.litepost_dead \
+            "SELECT dead_id, reason, attempts, error, dead_at, replayed_at, replayed_as, discarded_at \
+             FROM main.litepost_dead \
              WHERE destination = ?1 AND seq = ?2 AND id = ?3 ORDER BY dead_id DESC LIMIT 1",
         )
         .and_then(|mut s| {
@@ -352,6 +378,9 @@ fn dead(snapshot: &Transaction<'_>, destination: &str, id: &str, seq: Seq) -> Re
                     error: row.get(3)?,
                     dead_at: Millis(row.get(4)?),
                     replayed_at: row.get::<_, Option<i64>>(5)?.map(Millis),
+                    replayed_as: row.get::<_, Option<i64>>(6)?.map(Seq),
+                    replay: None,
+                    discarded_at: row.get::<_, Option<i64>>(7)?.map(Millis),
                 })
             })
             .optional()
@@ -359,26 +388,26 @@ fn dead(snapshot: &Transaction<'_>, destination: &str, id: &str, seq: Seq) -> Re
         .doing(DOING)
 }
 
-fn one(
-    snapshot: &Transaction<'_>,
+/// How an event stands that is no dead letter.
+pub(crate) fn settled_or_not(
+    snapshot: &Connection,
     destination: &str,
-    count: u32,
     seq: Seq,
     in_log: bool,
     rules: Option<&Routing>,
 ) -> Result<State, StoreError> {
     let event = if in_log { LogReader::peek(snapshot, seq)? } else { None };
+    let split = split_of(snapshot, destination)?;
     if let (Some(rules), Some(event)) = (rules, &event)
         && !rules.takes(event)
     {
         return Ok(State::NotForIt);
     }
-    let ordering = rules.map_or(Ordering::Key, |rules| rules.ordering);
     let mut receipt = None;
-    for index in 0..count {
-        let lane = Lane { index, count };
-        // Without the configuration the order is not known, and any lane may be the event's.
-        if rules.is_some() && event.as_ref().is_some_and(|event| !lane.owns(event, ordering)) {
+    for index in 0..split.lanes {
+        let lane = Lane { index, count: split.lanes };
+        // Any lane may be that of an event that is gone.
+        if event.as_ref().is_some_and(|event| !lane.owns(event, split.ordering)) {
             continue;
         }
         let (state, row) = lanes::load(snapshot, destination, index)?;
@@ -389,7 +418,7 @@ fn one(
             (_, LineKind::Event) => name == seq.0.to_string(),
             (Some(event), LineKind::Key) => event.key.as_deref() == Some(name) && event.deliver_after.is_none(),
             (Some(event), LineKind::Topic) => {
-                let strict = rules.is_some_and(|rules| rules.ordering == Ordering::Strict);
+                let strict = split.ordering == Ordering::Strict;
                 *event.topic == *name && event.deliver_after.is_none() && (strict || event.key.is_none())
             }
             (None, _) => false,
@@ -407,15 +436,21 @@ fn one(
         }
         receipt = receipt.or(receipt_of(snapshot, destination, index, seq)?);
     }
-    Ok(State::Delivered { routed: rules.is_some(), receipt })
+    Ok(State::Delivered { routed: rules.is_some() && event.is_some(), receipt })
 }
 
-fn receipt_of(
-    snapshot: &Transaction<'_>,
-    destination: &str,
-    lane: u32,
-    seq: Seq,
-) -> Result<Option<Receipt>, StoreError> {
+fn split_of(snapshot: &Connection, destination: &str) -> Result<Split, StoreError> {
+    let mut statement = snapshot
+        .prepare_cached("SELECT lanes, ordering FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane LIMIT 1")
+        .doing(DOING)?;
+    let mut rows = statement.query([destination]).doing(DOING)?;
+    match rows.next().doing(DOING)? {
+        Some(row) => Ok(Split { lanes: row.get(0).doing(DOING)?, ordering: lanes::ordering_of(row, 1)? }),
+        None => Err(StoreError::UnknownDestination { destination: destination.to_owned() }),
+    }
+}
+
+fn receipt_of(snapshot: &Connection, destination: &str, lane: u32, seq: Seq) -> Result<Option<Receipt>, StoreError> {
     snapshot
         .prepare_cached(
             "SELECT first_seq, last_seq, first_at, last_at FROM main.litepost_receipt \

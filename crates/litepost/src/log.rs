@@ -65,12 +65,15 @@ impl LogReader {
     }
 
     /// The fencing tokens of a destination's lanes: lane and token.
-    pub fn tokens(&self, destination: &str) -> Result<Vec<(u32, i64)>, StoreError> {
+    pub fn tokens(&self, destination: &str) -> Result<Vec<(u32, i64, i64)>, StoreError> {
         let mut statement = self
             .connection
-            .prepare_cached("SELECT lane, token FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane")
+            .prepare_cached(
+                "SELECT lane, token, generation FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane",
+            )
             .doing(DOING)?;
-        let rows = statement.query_map([destination], |row| Ok((row.get(0)?, row.get(1)?))).doing(DOING)?;
+        let rows =
+            statement.query_map([destination], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).doing(DOING)?;
         rows.collect::<Result<_, _>>().doing(DOING)
     }
 

@@ -54,6 +54,7 @@ _OBJECTS = (
     "litepost_receipt",
     "litepost_schema",
     "litepost_skip",
+    "litepost_split",
     "litepost_wanted",
 )
 

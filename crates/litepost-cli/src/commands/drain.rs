@@ -15,6 +15,7 @@ use crate::clock;
 use crate::failure::Failure;
 use crate::hands::{self, Hands, Taking};
 use crate::output::{self, Out, harmless};
+use crate::report;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,6 +62,10 @@ pub(crate) fn run(command: &Drain) -> Result<(), Failure> {
         let progress = operate::progress(&connection, &command.destination, head).map_err(about)?;
         files.push((path, connection, progress));
     }
+    let waits = !command.hands.dry_run && files.iter().any(|(_, _, progress)| !progress.is_done());
+    if waits && let Some(why) = nobody_delivers(&files, &command.destination)? {
+        report::say(&why);
+    }
     loop {
         for (path, connection, progress) in &mut files {
             *progress = operate::progress(connection, &command.destination, progress.until)
@@ -86,6 +91,23 @@ pub(crate) fn run(command: &Drain) -> Result<(), Failure> {
     }
     tell(command, &files, done, pauses)?;
     if done && waiting == 0 { Ok(()) } else { Err(Failure::Finding) }
+}
+
+/// Why it may take for ever.
+fn nobody_delivers(files: &[(PathBuf, Connection, Progress)], destination: &str) -> Result<Option<String>, Failure> {
+    let name = harmless(destination);
+    for (path, connection, _) in files {
+        let about = |error: litepost::StoreError| Failure::from(error).about(path);
+        let pauses = operate::pauses(connection).map_err(about)?;
+        if pauses.iter().any(|pause| pause.destination == destination && pause.kind == "destination") {
+            return Ok(Some(format!("{name} is paused: it waits until `litepost resume {name}`")));
+        }
+        let (_, row) = litepost::lanes::load(connection, destination, 0).map_err(about)?;
+        if row.held_by.is_none() {
+            return Ok(Some(format!("no relay delivers to {name} now: it waits for one to start")));
+        }
+    }
+    Ok(None)
 }
 
 fn tell(command: &Drain, files: &[(PathBuf, Connection, Progress)], done: bool, paused: bool) -> Result<(), Failure> {

@@ -152,7 +152,7 @@ fn of_sqloutbox(command: &Locate, namespace: &str, seq: i64) -> Result<(), Failu
 }
 
 fn routing(outbox: &OutboxFile) -> Vec<Routing> {
-    let one = |(destination, policy): &(litepost_relay::config::Destination, litepost_relay::config::Policy)| Routing {
+    let one = |(destination, _): &(litepost_relay::config::Destination, litepost_relay::config::Policy)| Routing {
         destination: destination.name.to_string(),
         topics: match &outbox.table {
             Some(table) => TopicFilter::exact([table]),
@@ -160,7 +160,6 @@ fn routing(outbox: &OutboxFile) -> Vec<Routing> {
         },
         headers: destination.header_filter(),
         statements_only: destination.kind.statements,
-        ordering: policy.ordering,
     };
     outbox.routes.iter().map(one).collect()
 }
@@ -229,10 +228,13 @@ fn words(state: &State) -> String {
                 None => format!("{word}; no receipt"),
             }
         }
-        State::Dead { dead_id, reason, attempts, error, dead_at, replayed_at } => {
-            let replayed = replayed_at.map(|at| format!(", replayed {}", time(at.0))).unwrap_or_default();
+        State::Dead { dead_id, reason, attempts, error, dead_at, replayed_at, replayed_as, replay, discarded_at } => {
+            let replayed = replayed_at.map(|at| format!("; replayed {}", time(at.0))).unwrap_or_default();
+            let number = replayed_as.map(|seq| format!(" as event {seq}")).unwrap_or_default();
+            let became = replay.as_deref().map(|state| format!(": {}", words(state))).unwrap_or_default();
+            let discarded = discarded_at.map(|at| format!("; discarded {}", time(at.0))).unwrap_or_default();
             format!(
-                "dead letter {dead_id} ({reason}) since {}, {attempts} attempts{replayed}{}",
+                "dead letter {dead_id} ({reason}) since {}, {attempts} attempts{}{replayed}{number}{became}{discarded}",
                 time(dead_at.0),
                 why(error)
             )

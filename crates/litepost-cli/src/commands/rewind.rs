@@ -14,9 +14,11 @@ Examples:
   litepost rewind shop.webhook --to 4711 --dry-run
   litepost rewind shop.webhook --to 2026-01-31T12:00:00Z --reason 'they lost a day'
   litepost rewind shop.webhook --to 2h                    what was written in the last two hours
+  litepost rewind shop.copy --to 4711 --reapply           a SQL target applies its statements again
 
-Only what is still in the log can be delivered again (see retain and retain_rows). A SQL target with a ledger is refused:
-it would skip what it has applied.";
+Only what is still in the log can be delivered again (see retain and retain_rows). A destination that remembers what it
+was given (a SQL target's ledger, a Redis stream's positions) would pass over it: with --reapply its memory begins anew, and
+what it has applied once is applied a second time.";
 
 /// Move a destination's cursor back.
 #[derive(Debug, Args)]
@@ -27,6 +29,9 @@ pub(crate) struct Rewind {
     /// The first event to deliver again: its seq, a time, or an age
     #[arg(long, value_name = "SEQ|TIME", value_parser = target)]
     to: RewindTo,
+    /// Apply again, too, what a SQL target or a Redis stream remembers as applied
+    #[arg(long)]
+    reapply: bool,
     #[command(flatten)]
     place: Where,
     #[command(flatten)]
@@ -60,6 +65,7 @@ pub(crate) fn run(command: &Rewind) -> Result<(), Failure> {
         let rewound = command
             .hands
             .open_taking(&path, command.taking)?
+            .reapply(command.reapply)
             .rewind(&command.destination, command.to)
             .map_err(|error| Failure::from(error).about(&path))?;
         done.push(rewound);

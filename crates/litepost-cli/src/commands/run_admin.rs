@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use litepost::locate::Routing;
 use litepost_relay::config::{Config, parse_duration};
-use litepost_relay::relay::RelayConfig;
+use litepost_relay::relay::{DestinationConfig, RelayConfig};
 use litepost_web::{Listener, Recorder, Source, Token, WebError};
 use tokio::task::JoinHandle;
 
@@ -66,6 +67,7 @@ pub(crate) async fn start(asked: &Admin, config: &Config, relay: &RelayConfig) -
         .map(|source| Source {
             path: source.path.clone(),
             destinations: source.destinations.iter().map(|destination| destination.name.clone()).collect(),
+            routing: source.destinations.iter().map(routing).collect(),
         })
         .collect();
     let admin = litepost_web::Admin {
@@ -84,6 +86,15 @@ pub(crate) async fn start(asked: &Admin, config: &Config, relay: &RelayConfig) -
         }
     });
     Ok(Some(Listening(vec![serving, tokio::spawn(recorder.upkeep())])))
+}
+
+fn routing(destination: &DestinationConfig) -> Routing {
+    Routing {
+        destination: destination.name.to_string(),
+        topics: destination.pipeline.topics.clone(),
+        headers: destination.pipeline.headers.clone(),
+        statements_only: destination.pipeline.statements_only,
+    }
 }
 
 fn token(file: Option<&Path>, config: &Config) -> Result<Option<Token>, Failure> {

@@ -83,7 +83,9 @@ pub(crate) fn run(command: &Skip) -> Result<(), Failure> {
             command.hands.would("accepted", "would accept")
         ))?;
     }
-    if !command.hole {
+    if !command.hole && skipped.is_empty() {
+        out.line("nothing to skip: no such event waits, or it is marked already")?;
+    } else if !command.hole {
         out.line(format_args!(
             "{} {} events; each becomes a dead letter when it is next in its line",
             command.hands.would("skipped", "would skip"),

@@ -126,9 +126,47 @@ fn pause_drain_skip_rewind_and_resume_beside_a_living_relay() {
     assert_eq!(resumed["lines"], 1);
     until("the rest follows", || number(&place, "copy.db", "SELECT max(id) FROM stock") == 3);
     let refused = place.bad(1, &["rewind", "shop.copy", "--to", "1"]);
-    assert!(refused.contains("keeps a ledger of what it has applied"), "{refused}");
+    assert!(refused.contains("exactly once") && refused.contains("--reapply"), "{refused}");
     let unknown = place.bad(1, &["pause", "shop.nobody"]);
     assert!(unknown.contains("no outbox file knows a destination shop.nobody") && unknown.contains("shop.copy"));
     assert!(place.bad(1, &["resume", "shop.copy"]).contains("nothing of the kind is paused"));
     assert_eq!(number(&place, "copy.db", "SELECT count(*) FROM stock WHERE id = 2"), 0);
+}
+
+#[test]
+fn slips_of_the_hand_are_told_and_do_nothing() {
+    let place = shop();
+    statement(&place, "a", 1, 1);
+    statement(&place, "a", 2, 1);
+    let answer = place.litepost(&["run", "--until-idle"]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    statement(&place, "a", 3, 1);
+    let none = place.bad(1, &["skip", "shop.copy", "999"]);
+    assert!(none.contains("event 999 is not in the log, which holds 1 to 3"), "{none}");
+    assert!(place.bad(1, &["skip", "shop.copy", "1"]).contains("has settled event 1 already"));
+    assert!(place.good(&["skip", "shop.copy", "3"]).starts_with("skipped 1 events"));
+    assert!(place.good(&["skip", "shop.copy", "3"]).starts_with("nothing to skip"));
+    assert!(place.bad(1, &["pause", "shop.copy", "--topic", ""]).contains("no topic is empty"));
+    let waits = place.litepost(&["drain", "shop.copy", "--timeout", "0"]);
+    assert!(waits.stderr.contains("no relay delivers to shop.copy now"), "{waits:?}");
+    place.good(&["pause", "shop.copy"]);
+    let waits = place.litepost(&["drain", "shop.copy", "--timeout", "0"]);
+    assert!(waits.stderr.contains("shop.copy is paused"), "{waits:?}");
+    let trail = json(&place, &["audit", "--json"]);
+    let skips = trail["audit"].as_array().unwrap().iter().filter(|entry| entry["action"] == "skip").count();
+    assert_eq!(skips, 2);
+}
+
+#[test]
+fn a_rate_is_kept_by_a_replay() {
+    let place = shop();
+    for id in 1..=4 {
+        statement(&place, &format!("k{id}"), id, -1);
+    }
+    place.litepost(&["run", "--until-idle"]);
+    assert_eq!(number(&place, "shop.db", "SELECT count(*) FROM litepost_dead"), 4);
+    let replayed = json(&place, &["dead", "replay", "--all", "--rate", "10/s", "--json"]);
+    assert_eq!(replayed["replayed"].as_array().unwrap().len(), 4);
+    let between = "SELECT max(created_at) - min(created_at) FROM litepost_outbox WHERE seq > 4";
+    assert!(number(&place, "shop.db", between) >= 290, "three pauses of 100 ms");
 }

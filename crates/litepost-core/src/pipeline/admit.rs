@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use super::types::{BlockedLine, BlockedState, DeadLetter, Decisions, Health};
+use super::types::{BlockedLine, BlockedState, DeadLetter, Decisions, DeliveryOrder, Health};
 use super::{Opening, Pipeline};
-use crate::statement::STATEMENT_KIND;
-use crate::{Chunk, DeadReason, Event, EventRef, Line, Millis, Now, Seq, line_hash};
+use crate::{Applied, Chunk, DeadReason, Event, EventRef, Line, Millis, Now, Seq, is_for, line_hash};
 
 impl Pipeline {
     /// The next piece of the log. Answers [`super::Action::Read`].
@@ -82,23 +81,17 @@ impl Pipeline {
     }
 
     fn is_ours(&mut self, event: &Event) -> bool {
-        if let Some(only) = &event.only_for {
-            return **only == *self.config.destination && self.config.lane.owns(event, self.config.ordering);
-        }
-        if self.config.statements_only && !event.kind.is_empty() && *event.kind != *STATEMENT_KIND {
-            return false;
-        }
-        let matches = match &self.last_topic {
+        let (config, last_topic) = (&self.config, &mut self.last_topic);
+        let topic_matches = || match last_topic {
             Some((topic, matches)) if Arc::ptr_eq(topic, &event.topic) => *matches,
             _ => {
-                let matches = self.config.topics.matches(&event.topic);
-                self.last_topic = Some((Arc::clone(&event.topic), matches));
+                let matches = config.topics.matches(&event.topic);
+                *last_topic = Some((Arc::clone(&event.topic), matches));
                 matches
             }
         };
-        matches
-            && self.config.headers.matches(event.headers.as_deref())
-            && self.config.lane.owns(event, self.config.ordering)
+        is_for(event, &config.destination, config.statements_only, &config.headers, topic_matches)
+            && config.lane.owns(event, config.ordering)
     }
 
     /// Lets the event wait when its line is blocked. While lines found on disk are being rebuilt, an event before
@@ -139,7 +132,7 @@ impl Pipeline {
     /// has not applied it already.
     fn may_pause_now(&self, event: &Event) -> bool {
         self.opening == Opening::Done
-            && event.seq > self.applied
+            && !self.applied.covers(event)
             && event.defect.is_none()
             && self.queued.as_ref().is_some_and(|queued| !queued.contains_key(&line_hash(event, self.config.ordering)))
             && !self.decisions.skips.contains(&event.seq)
@@ -235,13 +228,23 @@ pub(super) enum Fate {
 
 /// Whether an event is not to be tried, and what becomes of it.
 ///
-/// What the destination's watermark had passed at the start (`applied`) has been applied, however late it is now and
-/// whatever was decided since.
-pub(super) fn fate(event: &Event, decisions: &Decisions, applied: Seq, now: Now) -> Option<Fate> {
+/// What the destination had applied at the start (`applied`) stays applied, however late it is now and whatever was
+/// decided since.
+pub(super) fn fate(
+    event: &Event,
+    order: DeliveryOrder,
+    decisions: &Decisions,
+    applied: &Applied,
+    now: Now,
+) -> Option<Fate> {
+    let is_applied = || match order {
+        DeliveryOrder::InOrder => applied.covers(event),
+        DeliveryOrder::OutOfOrder => applied.alone(event.seq),
+    };
     let (reason, error) = match &event.defect {
         Some(_) if decisions.skips.contains(&event.seq) => (DeadReason::Skipped, None),
         Some(defect) => (DeadReason::Malformed, Some(defect.to_string())),
-        None if event.seq <= applied => return None,
+        None if is_applied() => return None,
         None if decisions.skips.contains(&event.seq) => (DeadReason::Skipped, None),
         None if decisions.pauses(event) => return Some(Fate::Paused),
         None if event.expires_at.is_some_and(|at| at <= now.wall) => (DeadReason::Expired, None),

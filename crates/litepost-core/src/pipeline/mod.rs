@@ -36,7 +36,7 @@ pub use types::{
 };
 use unsaved::Unsaved;
 
-use crate::{EventRef, Line, Millis, Now, Seq, SeqRanges, Unavailable, UnavailableKind};
+use crate::{Applied, EventRef, Line, Millis, Now, Seq, SeqRanges, Unavailable, UnavailableKind};
 
 /// One lane of one destination. See the module's page for how it is driven.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ pub struct Pipeline {
     rebuilt: bool,
     /// Whether the destination's watermark is known, or it keeps none.
     opening: Opening,
-    /// The watermark found at the start.
-    applied: Seq,
+    /// What the destination had applied at the start.
+    applied: Applied,
     reading: bool,
     /// Rows asked for, and the lines they belong to.
     fetching: Option<VecDeque<(Seq, Line)>>,
@@ -115,7 +115,7 @@ impl Pipeline {
             rebuild_until,
             rebuilt: blocked.is_empty(),
             opening: if config.watermark { Opening::NotAsked } else { Opening::Done },
-            applied: Seq::ZERO,
+            applied: Applied::default(),
             reading: false,
             fetching: None,
             slots,
@@ -143,19 +143,19 @@ impl Pipeline {
 
     /// The destination is connected and says how far it is, or it is unavailable. Answers [`Action::Open`].
     ///
-    /// `watermark` is the highest position the destination remembers, in order or out of order. It can be ahead of the
-    /// outbox file, whose cursor is saved late. Events up to it that stand in a
-    /// line found blocked on disk may have been waiting when it passed them, so such a line stays blocked until the
-    /// log has been read again as far as the watermark; every other event up to it has been applied. A log that
-    /// ends before the watermark is not this log's continuation: the driver must refuse it before it answers.
-    pub fn opened(&mut self, watermark: Result<Option<Seq>, Unavailable>, now: Now, chance: &mut dyn FnMut() -> f64) {
+    /// `applied` is what the destination remembers. It can be ahead of the outbox file, whose cursor is saved late.
+    /// Events up to its watermark that stand in a line found blocked on disk may have been waiting when it passed them,
+    /// so such a line stays blocked until the log has been read again as far as the watermark; every other event up to
+    /// it has been applied. A log that ends before the newest position that is remembered is not this log's
+    /// continuation: the driver must refuse it before it answers.
+    pub fn opened(&mut self, applied: Result<Option<Applied>, Unavailable>, now: Now, chance: &mut dyn FnMut() -> f64) {
         self.opening = Opening::NotAsked;
-        self.breaker.opened(watermark.as_ref().err(), now.mono, chance());
-        match watermark {
-            Ok(watermark) => {
+        self.breaker.opened(applied.as_ref().err(), now.mono, chance());
+        match applied {
+            Ok(applied) => {
                 self.opening = Opening::Done;
-                self.applied = watermark.unwrap_or_default();
-                self.rebuild_until = self.rebuild_until.max(self.applied);
+                self.applied = applied.unwrap_or_default();
+                self.rebuild_until = self.rebuild_until.max(self.applied.newest());
                 self.rebuilt = self.blocked.is_empty();
                 if !self.rebuilt && self.scanned >= self.rebuild_until {
                     self.finish_rebuild(now);

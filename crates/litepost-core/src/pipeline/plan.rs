@@ -4,7 +4,7 @@ use super::admit::{Fate, fate};
 use super::breaker::Permit;
 use super::slots::InFlight;
 use super::types::{
-    Action, BlockedLine, BlockedState, DeadLetter, Decisions, Delivery, DeliveryId, Finish, SettlementId,
+    Action, BlockedLine, BlockedState, DeadLetter, Decisions, Delivery, DeliveryId, DeliveryOrder, Finish, SettlementId,
 };
 use super::{Opening, Phase, Pipeline, Saving};
 use crate::{DeadReason, Line, Millis, Now, Seq};
@@ -129,7 +129,7 @@ impl Pipeline {
             let Some(order) = self.slots[slot].next_order() else {
                 continue;
             };
-            let events = self.slots[slot].take(order, &self.config, &self.decisions, probe, self.applied, now);
+            let events = self.slots[slot].take(order, &self.config, &self.decisions, probe, &self.applied, now);
             self.next_id += 1;
             let id = DeliveryId(self.next_id);
             if probe {
@@ -148,8 +148,9 @@ impl Pipeline {
     /// unsettled event, so an event must never be settled, nor its line blocked, while an earlier one of its line may
     /// still be rejected.
     fn settle_untried(&mut self, slot: usize, now: Now) {
+        use DeliveryOrder::{InOrder, OutOfOrder};
         while let Some(fate) =
-            self.slots[slot].queue.front().and_then(|event| fate(event, &self.decisions, self.applied, now))
+            self.slots[slot].queue.front().and_then(|event| fate(event, InOrder, &self.decisions, &self.applied, now))
         {
             let Some(event) = self.slots[slot].queue.pop_front() else {
                 break;
@@ -169,7 +170,7 @@ impl Pipeline {
             }
         }
         while let Some(fate) =
-            self.slots[slot].due.front().and_then(|event| fate(event, &self.decisions, Seq::ZERO, now))
+            self.slots[slot].due.front().and_then(|event| fate(event, OutOfOrder, &self.decisions, &self.applied, now))
         {
             let Some(event) = self.slots[slot].due.pop_front() else {
                 break;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::admit::fate;
 use super::types::{Decisions, DeliveryId, DeliveryOrder, PipelineConfig};
-use crate::{EventRef, Now, Seq};
+use crate::{Applied, EventRef, Now};
 
 #[derive(Debug, Default)]
 pub(super) struct Slot {
@@ -54,21 +54,22 @@ impl Slot {
         config: &PipelineConfig,
         decisions: &Decisions,
         probe: bool,
-        applied: Seq,
+        applied: &Applied,
         now: Now,
     ) -> Vec<EventRef> {
         let queue = match order {
             DeliveryOrder::InOrder => &mut self.queue,
             DeliveryOrder::OutOfOrder => &mut self.due,
         };
-        let applied = if order == DeliveryOrder::InOrder { applied } else { Seq::ZERO };
         let most = if probe { 1 } else { config.batch_events.max(1) };
         let mut events = Vec::with_capacity(most.min(queue.len()));
         let mut bytes = 0;
         while events.len() < most {
             let Some(event) = queue.front() else { break };
             bytes += event.weight();
-            if !events.is_empty() && (bytes > config.batch_bytes || fate(event, decisions, applied, now).is_some()) {
+            if !events.is_empty()
+                && (bytes > config.batch_bytes || fate(event, order, decisions, applied, now).is_some())
+            {
                 break;
             }
             events.extend(queue.pop_front());

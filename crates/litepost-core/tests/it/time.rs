@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use litepost_core::pipeline::{Action, BlockedState, LaneState, Settlement};
+use litepost_core::pipeline::{Action, BlockedLine, BlockedState, LaneState, Settlement};
 use litepost_core::{
-    Chunk, DeadReason, Event, EventRef, Line, Millis, Now, Outcome, Pipeline, PipelineConfig, Rejection, RetryPolicy,
-    Seq, Unavailable, UnavailableKind,
+    Applied, Chunk, DeadReason, Event, EventRef, Line, LineKind, Millis, Now, Outcome, Pipeline, PipelineConfig,
+    Rejection, RetryPolicy, Seq, Unavailable, UnavailableKind,
 };
 
 const MINUTE: i64 = 60_000;
@@ -24,6 +24,8 @@ struct Bench {
     attempts: Vec<(i64, i64)>,
     /// The log as far as it was asked for and had nothing.
     reading: Option<Seq>,
+    /// What the destination remembers.
+    applied: Applied,
 }
 
 impl Bench {
@@ -32,7 +34,8 @@ impl Bench {
         let pipeline = Pipeline::new(config.clone(), LaneState::default(), now);
         let state = LaneState::default();
         let dead = BTreeMap::new();
-        Self { log, pipeline, config, now, state, dead, delivered: 0, attempts: Vec::new(), reading: None }
+        let (attempts, applied) = (Vec::new(), Applied::default());
+        Self { log, pipeline, config, now, state, dead, delivered: 0, attempts, reading: None, applied }
     }
 
     fn write(&mut self, key: &str) {
@@ -105,7 +108,10 @@ impl Bench {
                     }
                     self.advance(next - self.now.mono.0);
                 }
-                Action::Open | Action::Finished(_) => panic!("not asked for"),
+                Action::Open => {
+                    self.pipeline.opened(Ok(Some(self.applied.clone())), self.now, &mut || 0.5);
+                }
+                Action::Finished(_) => panic!("not asked for"),
             }
         }
         panic!("no end in sight: {:?}", self.pipeline);
@@ -220,4 +226,48 @@ fn what_expires_before_it_could_leave_is_a_dead_letter_and_never_tried() {
     early.log[0].expires_at = Some(Millis(1_000_000 + HOUR));
     early.run(HOUR, |_, _| Outcome::Delivered);
     assert_eq!((early.dead.len(), early.delivered), (0, 1), "in time");
+}
+
+/// Applied out of order, then the relay died before it had settled it; meanwhile its time has passed. And the other way
+/// round: a mark that is further on says nothing about an event that was not applied.
+#[test]
+fn what_a_ledger_knows_as_applied_is_delivered_and_nothing_else_is() {
+    let config = PipelineConfig { watermark: true, ..PipelineConfig::default() };
+    for (known, dead, delivered) in [(true, 0, 3), (false, 1, 2)] {
+        let mut bench = Bench::new(config.clone(), Vec::new());
+        for key in ["k", "l", "k"] {
+            bench.write(key);
+        }
+        bench.log[0].expires_at = Some(Millis(1_000_000 + HOUR));
+        let one_by_one = if known { BTreeSet::from([Seq(1)]) } else { BTreeSet::new() };
+        bench.applied = Applied { in_order: Seq(2), one_by_one, former: Vec::new() };
+        let waits = BlockedLine {
+            first: Seq(1),
+            waiting: 1,
+            state: BlockedState::Releasing,
+            attempts: 0,
+            error_code: None,
+            error: None,
+            blocked_at: bench.now.wall,
+            next_attempt: bench.now.wall,
+        };
+        let line = Line { kind: LineKind::Key, name: "k".into() };
+        bench.state.acked = Seq(1);
+        bench.state.blocked.insert(line, waits);
+        bench.now.wall = Millis(1_000_000 + 2 * HOUR);
+        bench.restart();
+        bench.run(3 * HOUR, |_, _| Outcome::Delivered);
+        assert_eq!((bench.dead.len(), bench.delivered), (dead, delivered), "known: {known}");
+    }
+    // In order, event 2 was not applied, although event 3 was (out of order).
+    let mut bench = Bench::new(config, Vec::new());
+    for key in ["k", "l", "m"] {
+        bench.write(key);
+    }
+    bench.log[1].expires_at = Some(Millis(1_000_000 + HOUR));
+    bench.applied = Applied { in_order: Seq(1), one_by_one: BTreeSet::from([Seq(3)]), former: Vec::new() };
+    bench.now.wall = Millis(1_000_000 + 2 * HOUR);
+    bench.restart();
+    bench.run(3 * HOUR, |_, _| Outcome::Delivered);
+    assert_eq!((bench.dead.clone(), bench.delivered), (BTreeMap::from([(2, DeadReason::Expired)]), 2));
 }

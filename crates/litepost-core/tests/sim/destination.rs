@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::{
-    Event, EventRef, Line, Ordering, Outcome, Rejection, RetryHint, Seq, Unavailable, UnavailableKind,
+    Applied, Event, EventRef, Line, Ordering, Outcome, Rejection, RetryHint, Seq, Unavailable, UnavailableKind,
 };
 
 use crate::chance::Chance;
@@ -45,7 +45,7 @@ impl Destination {
 
     /// A relay connects: older tokens are refused from now on, and what the outbox file has settled need not be
     /// remembered one by one.
-    pub(crate) fn open(&mut self, token: i64, settled: impl Fn(i64) -> bool) -> Result<Option<Seq>, Unavailable> {
+    pub(crate) fn open(&mut self, token: i64, settled: impl Fn(i64) -> bool) -> Result<Option<Applied>, Unavailable> {
         if self.down {
             return Err(Unavailable::new(UnavailableKind::Connect, "refused"));
         }
@@ -57,8 +57,8 @@ impl Destination {
         }
         ledger.token = token;
         ledger.events.retain(|&seq| !settled(seq));
-        // The highest position it remembers at all: an event applied out of order can lie above the watermark.
-        Ok(Some(Seq(ledger.watermark.max(ledger.events.last().copied().unwrap_or(0)))))
+        let one_by_one = ledger.events.iter().copied().map(Seq).collect();
+        Ok(Some(Applied { in_order: Seq(ledger.watermark), one_by_one, former: Vec::new() }))
     }
 
     /// One delivery takes effect.

@@ -10,8 +10,11 @@ use crate::world::World;
 impl World {
     /// What is about to leave must not overtake anything of its line that is in flight, nor be skipped or paused.
     pub(crate) fn check_delivery(&self, delivery: &Delivery) -> Result<(), String> {
-        let applied = if delivery.order == DeliveryOrder::InOrder { self.relay.applied } else { Seq::ZERO };
-        for event in delivery.events.iter().filter(|event| event.seq > applied) {
+        let applied = |event: &Event| match delivery.order {
+            DeliveryOrder::InOrder => self.relay.applied.covers(event),
+            DeliveryOrder::OutOfOrder => self.relay.applied.alone(event.seq),
+        };
+        for event in delivery.events.iter().filter(|event| !applied(event)) {
             if self.relay.decisions.skips.contains(&event.seq) || self.relay.decisions.pauses(event) {
                 return Err(format!("event {} leaves although it is skipped or paused", event.seq));
             }

@@ -7,7 +7,8 @@ use litepost_core::pipeline::{
     Action, BlockedState, Counters, DeadLetter, Decisions, Delivery, Finish, LaneState, Settlement,
 };
 use litepost_core::{
-    Chunk, DeadReason, Event, EventRef, Line, Millis, Now, Outcome, Pipeline, PipelineConfig, Seq, UnavailableKind,
+    Applied, Chunk, DeadReason, Event, EventRef, Line, Millis, Now, Outcome, Pipeline, PipelineConfig, Seq,
+    UnavailableKind,
 };
 
 use crate::chance::Chance;
@@ -99,7 +100,7 @@ pub(crate) struct Relay {
     settling: Option<Settlement>,
     /// What the operator had decided when the lane was taken, and how far the destination was.
     pub(crate) decisions: Decisions,
-    pub(crate) applied: Seq,
+    pub(crate) applied: Applied,
 }
 
 pub(crate) struct World {
@@ -350,10 +351,10 @@ impl World {
             let line = self.log.get(usize::try_from(seq - 1).unwrap_or(0)).map(|e| Line::of(e, self.config.ordering));
             seq <= lane.acked.0 && !line.is_some_and(|line| lane.blocked.contains_key(&line))
         };
-        let watermark = self.destination.open(self.relay.token, settled);
-        self.relay.applied = watermark.as_ref().ok().copied().flatten().unwrap_or_default();
+        let applied = self.destination.open(self.relay.token, settled);
+        self.relay.applied = applied.clone().ok().flatten().unwrap_or_default();
         let chance = &mut self.chance;
-        self.relay.pipeline.opened(watermark, self.now, &mut || chance.unit());
+        self.relay.pipeline.opened(applied, self.now, &mut || chance.unit());
         true
     }
 
@@ -454,7 +455,7 @@ impl Relay {
             deliveries: Vec::new(),
             settling: None,
             decisions: lane.decisions.clone(),
-            applied: Seq::ZERO,
+            applied: Applied::default(),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use litepost::lanes::{Lease, LeaseClaim};
+use litepost::lanes::{FormerSplit, Lease, LeaseClaim};
 use litepost_core::{Lane, Pipeline, PipelineConfig, Seq};
 use tokio_util::sync::CancellationToken;
 
@@ -44,6 +44,15 @@ pub(super) struct LaneTask {
     pub(super) until_idle: bool,
     pub(super) meter: Meter,
     pub(super) beat: Beat,
+}
+
+/// What the file said of a lane when it was taken.
+pub(super) struct Standing {
+    /// Settled for certain.
+    settled: Seq,
+    settled_by_all: Seq,
+    generation: i64,
+    former: Arc<[FormerSplit]>,
 }
 
 impl LaneTask {
@@ -144,8 +153,8 @@ impl LaneTask {
     async fn hold(&self, lease: &Lease, report: &mut LaneReport) -> End {
         let taken = clock::mono();
         self.beat.within(lease.lease_ms);
-        let loaded = match self.writer.load(&self.destination, self.lane.index).await {
-            Ok((state, _)) => state,
+        let (loaded, row) = match self.writer.load(&self.destination, self.lane.index).await {
+            Ok(loaded) => loaded,
             Err(error) => return End::Failed(error),
         };
         // What this lane is about to act on, its token included, must not be undone by a power cut: a destination with
@@ -169,9 +178,14 @@ impl LaneTask {
             Err(error) => return End::Failed(error),
         };
         let acked = loaded.acked;
-        let settled = slot::settled_in(&loaded);
+        let standing = Standing {
+            settled: slot::settled_in(&loaded),
+            settled_by_all: row.settled_by_all,
+            generation: row.generation,
+            former: row.former,
+        };
         let pipeline = Pipeline::new(self.config.clone(), loaded, clock::now());
-        let mut tenure = Tenure::new(self, lease, identity, pipeline, settled, taken);
+        let mut tenure = Tenure::new(self, lease, identity, pipeline, standing, taken);
         tracing::info!(destination = %self.destination, lane = self.lane.index, after = acked.0, "delivering");
         let end = tenure.drive().await;
         tenure.close().await;
@@ -180,19 +194,22 @@ impl LaneTask {
         end
     }
 
-    pub(super) fn context(&self, lease: &Lease, identity: &Identity, slot: usize, settled: Seq) -> SinkContext {
+    pub(super) fn context(&self, lease: &Lease, identity: &Identity, standing: &Standing, slot: usize) -> SinkContext {
         let reader = self.reader.clone();
         SinkContext {
             destination: Arc::clone(&self.destination),
             origin: Arc::clone(&identity.origin),
             epoch: identity.epoch,
             lane: self.lane,
+            generation: standing.generation,
+            former: Arc::clone(&standing.former),
+            settled_by_all: standing.settled_by_all.0,
             slot,
             ordering: self.config.ordering,
             token: lease.token,
             deadline: self.deadline,
             topics: Vec::new(),
-            acked: settled.0,
+            acked: standing.settled.0,
             log: LogPeek::new(move |seq| {
                 let reader = reader.clone();
                 async move { Ok(reader.fetch(vec![seq]).await?.into_iter().next()) }.boxed()

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use litepost::failpoint::{self, Point};
 use litepost_core::pipeline::{Delivery, DeliveryId, LaneState};
-use litepost_core::{Outcome, Seq, Unavailable, UnavailableKind};
+use litepost_core::{Applied, Outcome, Seq, Unavailable, UnavailableKind};
 
 use super::reader::ReaderHandle;
 use super::writer::WriterHandle;
@@ -25,10 +25,10 @@ pub(super) struct Answer {
     pub(super) outcomes: Vec<Outcome>,
 }
 
-/// What came of asking for the watermark.
+/// What came of asking for what is applied.
 pub(super) struct Opened {
     pub(super) connection: Connection,
-    pub(super) watermark: Result<Option<Seq>, Unavailable>,
+    pub(super) applied: Result<Option<Applied>, Unavailable>,
 }
 
 /// Up to where everything is settled for certain. Behind a blocked line nothing is: what was applied there must stay
@@ -42,10 +42,11 @@ pub(super) fn settled_in(state: &LaneState) -> Seq {
 /// with the log, which has been pruned since the tenure began: what is settled need not be there any more. When the
 /// file cannot be read, what was known before stays true.
 pub(super) async fn look_up_settled(context: &mut SinkContext, writer: &WriterHandle, reader: &ReaderHandle) {
-    if let Ok((state, _)) = writer.load(&context.destination, context.lane.index).await
+    if let Ok((state, row)) = writer.load(&context.destination, context.lane.index).await
         && reader.sync().await.is_ok()
     {
         context.acked = context.acked.max(settled_in(&state).0);
+        context.settled_by_all = context.settled_by_all.max(row.settled_by_all.0);
     }
 }
 
@@ -68,8 +69,8 @@ async fn connect(
 /// Connects and asks how far the destination is.
 pub(super) async fn open(factory: Arc<dyn SinkFactory>, context: SinkContext, deadline: Duration) -> Opened {
     match connect(None, factory.as_ref(), &context, deadline).await {
-        Ok(sink) => Opened { watermark: Ok(sink.watermark()), connection: Some(sink) },
-        Err(trouble) => Opened { watermark: Err(trouble), connection: None },
+        Ok(sink) => Opened { applied: Ok(sink.applied()), connection: Some(sink) },
+        Err(trouble) => Opened { applied: Err(trouble), connection: None },
     }
 }
 

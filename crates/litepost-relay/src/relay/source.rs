@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use litepost::connection::{self, Access};
-use litepost::lanes::{HolderInfo, LeaseClaim};
+use litepost::lanes::{HolderInfo, LeaseClaim, Split};
 use litepost::operate::{Operator, Who};
 use litepost::{StoreError, schema};
 use litepost_core::{Lane, PipelineConfig};
@@ -265,27 +265,27 @@ impl Source {
         }
     }
 
-    /// Makes the destination's lanes, or splits it anew when the file has another number of them.
+    /// Makes the destination's lanes, or splits it anew when the file has another number of them, or by another order.
     async fn register(&self, opened: &Opened, destination: &DestinationConfig, lanes: u32) -> Result<(), String> {
         let writer = opened.writer.handle();
-        let ledger = destination.factory.needs_watermark();
-        let Err(error) = writer.register(&destination.name, lanes, destination.start, ledger).await else {
+        let ledger = destination.factory.remembers();
+        let split = Split { lanes, ordering: destination.pipeline.ordering };
+        let Err(error) = writer.register(&destination.name, split, destination.start, ledger).await else {
             return Ok(());
         };
         let (path, name) = (self.config.path.clone(), Arc::clone(&destination.name));
-        let ordering = destination.pipeline.ordering;
         let change = move || {
             let known = litepost::operate::destinations(&connection::open(&path, Access::ReadOnly)?)?;
             if !known.iter().any(|known| **known == *name) {
                 return Ok(None);
             }
-            let who = Who { actor: "relay".into(), reason: Some("the configuration says another number".into()) };
-            Operator::open(&path, who)?.change_lanes(&name, lanes, ordering).map(Some)
+            let who = Who { actor: "relay".into(), reason: Some("the configuration says so".into()) };
+            Operator::open(&path, who)?.change_lanes(&name, split).map(Some)
         };
         match tokio::task::spawn_blocking(change).await {
-            Ok(Ok(Some(changed))) if changed.from != changed.to => {
-                tracing::info!(destination = %destination.name, from = changed.from, to = changed.to, "split into another number of lanes");
-                writer.register(&destination.name, lanes, destination.start, ledger).await
+            Ok(Ok(Some(changed))) if changed.from != changed.to || changed.reordered => {
+                tracing::info!(destination = %destination.name, from = changed.from, to = changed.to, ordering = split.ordering.as_str(), "split into lanes anew");
+                writer.register(&destination.name, split, destination.start, ledger).await
             }
             Ok(Err(error)) => Err(explain(&error)),
             Ok(Ok(_)) | Err(_) => Err(error),

@@ -14,7 +14,7 @@ use litepost::lanes::{Lease, Settled};
 use litepost_core::pipeline::{Action, DeliveryId, Finish, Health, SettlementId};
 use litepost_core::{Chunk, EventRef, Millis, Pipeline, Seq, Unavailable, UnavailableKind};
 
-use super::lane::LaneTask;
+use super::lane::{LaneTask, Standing};
 use super::meter::{Meter, Underway};
 use super::pace;
 use super::reader::{Identity, ReadError};
@@ -50,9 +50,9 @@ pub(super) struct Tenure<'a> {
     identity: Identity,
     pub(super) pipeline: Pipeline,
     rng: Rng,
-    /// Settled for certain when the tenure began; a new connection looks again.
-    settled: Seq,
-    /// Whether `settled` has just been looked up.
+    /// What was certain when the tenure began; a new connection looks again.
+    standing: Standing,
+    /// Whether it has just been looked up.
     fresh: bool,
     slots: Vec<Connection>,
     reading: Option<Reading>,
@@ -79,7 +79,7 @@ impl<'a> Tenure<'a> {
         lease: &'a Lease,
         identity: Identity,
         pipeline: Pipeline,
-        settled: Seq,
+        standing: Standing,
         taken: Millis,
     ) -> Self {
         Self {
@@ -88,7 +88,7 @@ impl<'a> Tenure<'a> {
             identity,
             pipeline,
             rng: Rng::new(),
-            settled,
+            standing,
             fresh: true,
             slots: (0..task.config.concurrency.max(1)).map(|_| None).collect(),
             reading: None,
@@ -134,7 +134,7 @@ impl<'a> Tenure<'a> {
         match action {
             Action::Open => {
                 let factory = Arc::clone(&self.task.factory);
-                let mut context = self.task.context(self.lease, &self.identity, 0, self.settled);
+                let mut context = self.task.context(self.lease, &self.identity, &self.standing, 0);
                 let (reader, writer, deadline) =
                     (self.task.reader.clone(), self.task.writer.clone(), self.task.deadline);
                 let fresh = std::mem::take(&mut self.fresh);
@@ -159,7 +159,7 @@ impl<'a> Tenure<'a> {
                 self.underway.insert(delivery.id, Meter::leaves(&delivery, clock::instant()));
                 let connection = self.slots.get_mut(delivery.slot).and_then(Option::take);
                 let factory = Arc::clone(&self.task.factory);
-                let mut context = self.task.context(self.lease, &self.identity, delivery.slot, self.settled);
+                let mut context = self.task.context(self.lease, &self.identity, &self.standing, delivery.slot);
                 let (reader, writer, deadline) =
                     (self.task.reader.clone(), self.task.writer.clone(), self.task.deadline);
                 let rate = self.task.rate.clone();
@@ -250,23 +250,24 @@ impl<'a> Tenure<'a> {
     }
 
     fn opened(&mut self, opened: Opened, head: Seq) {
-        let watermark = match opened.watermark {
-            Ok(Some(watermark)) if watermark > head => Err(Unavailable::new(
+        let applied = match opened.applied {
+            Ok(Some(applied)) if applied.newest() > head => Err(Unavailable::new(
                 UnavailableKind::Denied,
                 format!(
-                    "the destination has applied event {watermark} of this log, which ends at {head}: the outbox file was \
+                    "the destination has applied event {newest} of this log, which ends at {head}: the outbox file was \
                      restored from an older copy; nothing is delivered, so that nothing is mistaken for it. Bring the right \
                      file back, or go on with this one: `litepost adopt` delivers it from its cursors on, `litepost \
-                     fast-forward` takes what it holds for delivered"
+                     fast-forward` takes what it holds for delivered",
+                    newest = applied.newest()
                 ),
             )),
             other => other,
         };
-        if watermark.is_ok() {
+        if applied.is_ok() {
             self.slots[0] = opened.connection;
         }
         let rng = &mut self.rng;
-        self.pipeline.opened(watermark, clock::now(), &mut || rng.chance());
+        self.pipeline.opened(applied, clock::now(), &mut || rng.chance());
         self.count_outages();
     }
 

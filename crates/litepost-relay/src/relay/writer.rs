@@ -11,7 +11,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use litepost::StoreError;
-use litepost::lanes::{Acquire, Beat, CursorRow, LaneStore, Lease, LeaseClaim, Mode, Retention, Settled, Start, Wish};
+use litepost::lanes::{
+    Acquire, Beat, CursorRow, LaneStore, Lease, LeaseClaim, Mode, Retention, Settled, Split, Start, Wish,
+};
 use litepost::sqloutbox::Step;
 use litepost_core::Millis;
 use litepost_core::pipeline::{LaneState, Settlement};
@@ -52,7 +54,7 @@ type Reply<T> = oneshot::Sender<Result<T, WriteError>>;
 
 enum Message {
     Settle { lease: Lease, settlement: Settlement, reply: Reply<Settled> },
-    Register { destination: String, lanes: u32, start: Start, ledger: bool, reply: Reply<()> },
+    Register { destination: String, split: Split, start: Start, ledger: bool, reply: Reply<()> },
     Acquire { destination: String, lane: u32, claim: LeaseClaim, observed: Option<Beat>, reply: Reply<Acquire> },
     Load { destination: String, lane: u32, reply: Reply<(LaneState, CursorRow)> },
     Renew { lease: Lease, reply: Reply<bool> },
@@ -77,12 +79,12 @@ impl WriterHandle {
     pub(super) async fn register(
         &self,
         destination: &str,
-        lanes: u32,
+        split: Split,
         start: Start,
         ledger: bool,
     ) -> Result<(), WriteError> {
         let destination = destination.to_owned();
-        self.ask(|reply| Message::Register { destination, lanes, start, ledger, reply }).await
+        self.ask(|reply| Message::Register { destination, split, start, ledger, reply }).await
     }
 
     pub(super) async fn acquire(
@@ -308,8 +310,8 @@ impl Worker {
         let store = &mut self.store;
         match message {
             Message::Settle { lease, settlement, reply } => self.commit(vec![Pending { lease, settlement, reply }]),
-            Message::Register { destination, lanes, start, ledger, reply } => {
-                let registered = store.register(&destination, lanes, start);
+            Message::Register { destination, split, start, ledger, reply } => {
+                let registered = store.register(&destination, split, start);
                 respond(reply, registered.and_then(|()| store.note_ledger(&destination, ledger)));
             }
             Message::Acquire { destination, lane, claim, observed, reply } => {

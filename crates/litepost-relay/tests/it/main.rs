@@ -13,6 +13,7 @@ mod faults;
 mod hrana;
 mod http_sink;
 mod journey;
+mod lanes;
 mod leases;
 #[cfg(all(feature = "mysql", feature = "postgres"))]
 mod ledgers;

@@ -68,9 +68,10 @@ async fn destination(
                 (field("seqs", "Events (positions)", "", "text")) (field("topic", "or topic", "", "text")) (field("key", "or key", "", "text"))
             }, "Skip…"))
             h2 { "Rewind" }
-            p { "Delivers again, from an event or a time on." }
+            p { "Delivers again, from an event or a time on. A SQL target or a Redis stream remembers what it was given; its memory must then begin anew." }
             (deed("destinations/rewind", &this, &html! {
                 (field("seq", "From event", "", "number")) (field("time", "or from (UTC)", "", "datetime-local"))
+                (field("reapply", "Its memory begins anew", "true", "checkbox"))
             }, "Rewind…"))
             @if found.state == "stalled" {
                 h2 { "Accept holes" }

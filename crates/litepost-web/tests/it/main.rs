@@ -48,7 +48,7 @@ fn outbox(folder: &Path) -> PathBuf {
 
 fn admin(path: PathBuf, token: Option<Token>, freshness_ms: i64) -> Admin {
     Admin {
-        sources: vec![Source { path, destinations: vec!["shop.hook".into()] }],
+        sources: vec![Source { path, destinations: vec!["shop.hook".into()], routing: std::sync::Arc::new([]) }],
         token,
         freshness_ms,
         config: "type = \"http\"".to_owned(),

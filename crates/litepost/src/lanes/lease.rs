@@ -13,9 +13,10 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, params};
 
-use super::{Acquire, Beat, LaneStore, Lease, LeaseClaim, Wish};
+use super::register::{must_be, ordering_of};
+use super::{Acquire, Beat, LaneStore, Lease, LeaseClaim, Split, Wish};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
 use crate::failpoint::{self, Point};
@@ -28,7 +29,7 @@ struct Row {
     token: i64,
     beat: i64,
     lease_ms: i64,
-    lanes: u32,
+    split: Split,
 }
 
 impl LaneStore {
@@ -58,7 +59,7 @@ impl LaneStore {
         let changed = tx
             .prepare_cached(
                 "UPDATE main.litepost_cursor SET owner = ?3, holder = ?4, token = ?5, beat = beat + 1, lease_ms = ?6, \
-                 renewed_at = ?7, clean = 0 WHERE destination = ?1 AND lane = ?2 AND token = ?5 - 1",
+                 renewed_at = ?7 WHERE destination = ?1 AND lane = ?2 AND token = ?5 - 1",
             )
             .and_then(|mut s| {
                 s.execute(params![destination, lane, claim.owner, claim.holder_json, token, claim.lease_ms, now.0])
@@ -159,13 +160,13 @@ fn refusal(
     connection: &Connection,
     destination: &str,
     lane: u32,
-    known: Option<u32>,
+    known: Option<Split>,
     observed: Option<&Beat>,
 ) -> Result<Option<Acquire>, StoreError> {
     let row = read(connection, destination, lane)?;
     // Another relay has split the destination anew: with our number we would deliver what is not ours.
-    if let Some(asked) = known.filter(|&known| known != row.lanes) {
-        return Err(StoreError::LaneCount { destination: destination.into(), found: row.lanes, asked });
+    if let Some(asked) = known {
+        must_be(destination, row.split, asked)?;
     }
     if !row.is_free_for(observed) {
         return Ok(Some(Acquire::HeldBy(row.into_beat())));
@@ -206,23 +207,23 @@ pub(crate) fn wishes(connection: &Connection, lane: Option<(&str, u32)>) -> Resu
 }
 
 fn read(connection: &Connection, destination: &str, lane: u32) -> Result<Row, StoreError> {
-    let found = connection
+    let doing = "reading a lease";
+    let mut statement = connection
         .prepare_cached(
-            "SELECT owner, holder, token, beat, lease_ms, lanes FROM main.litepost_cursor WHERE destination = ?1 AND lane = ?2",
+            "SELECT owner, holder, token, beat, lease_ms, lanes, ordering FROM main.litepost_cursor \
+             WHERE destination = ?1 AND lane = ?2",
         )
-        .and_then(|mut s| {
-            s.query_row(params![destination, lane], |row| {
-                Ok(Row {
-                    owner: row.get(0)?,
-                    holder: row.get(1)?,
-                    token: row.get(2)?,
-                    beat: row.get(3)?,
-                    lease_ms: row.get(4)?,
-                    lanes: row.get(5)?,
-                })
-            })
-            .optional()
-        })
-        .doing("reading a lease")?;
-    found.ok_or_else(|| StoreError::UnknownLane { destination: destination.into(), lane })
+        .doing(doing)?;
+    let mut rows = statement.query(params![destination, lane]).doing(doing)?;
+    let Some(row) = rows.next().doing(doing)? else {
+        return Err(StoreError::UnknownLane { destination: destination.into(), lane });
+    };
+    Ok(Row {
+        owner: row.get(0).doing(doing)?,
+        holder: row.get(1).doing(doing)?,
+        token: row.get(2).doing(doing)?,
+        beat: row.get(3).doing(doing)?,
+        lease_ms: row.get(4).doing(doing)?,
+        split: Split { lanes: row.get(5).doing(doing)?, ordering: ordering_of(row, 6)? },
+    })
 }

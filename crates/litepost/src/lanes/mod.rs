@@ -16,8 +16,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use litepost_core::Lane;
 use litepost_core::pipeline::Counters;
+use litepost_core::{Lane, Ordering};
 use litepost_core::{Millis, Seq};
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -31,8 +31,8 @@ use crate::sqloutbox::{Bridge, Step};
 pub use holder::{HolderInfo, holder_is_gone};
 pub(crate) use lease::wishes;
 pub use prune::{CheckpointResult, Mode, Retention};
-pub(crate) use register::MAX_LANES;
 pub use register::load;
+pub(crate) use register::{MAX_LANES, ordering_of};
 pub use settle::Settled;
 pub use vacuum::Vacuumed;
 
@@ -45,6 +45,33 @@ pub enum Start {
     Now,
     /// With the first event written at or after this time, by its `created_at`.
     At(Millis),
+}
+
+/// How the events of a destination are assigned to lanes: by the hash of their line, modulo the number of lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// How many lanes.
+    pub lanes: u32,
+    /// What makes a line.
+    pub ordering: Ordering,
+}
+
+impl From<u32> for Split {
+    /// With an order by key.
+    fn from(lanes: u32) -> Self {
+        Self { lanes, ordering: Ordering::Key }
+    }
+}
+
+/// A split that a ledger may still have to be asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormerSplit {
+    /// Its number.
+    pub generation: i64,
+    /// How events were assigned.
+    pub split: Split,
+    /// Whether what was applied under it stays applied; false after a rewind.
+    pub counts: bool,
 }
 
 /// Who asks for a lease.
@@ -129,6 +156,12 @@ pub struct Lease {
 pub struct CursorRow {
     /// The lane.
     pub lane: Lane,
+    /// Which split into lanes this is.
+    pub generation: i64,
+    /// The splits before it, when the destination keeps a ledger.
+    pub former: Arc<[FormerSplit]>,
+    /// Up to here no lane of the destination has anything left to do.
+    pub settled_by_all: Seq,
     /// Delivery began behind this position.
     pub start_after: Seq,
     /// What became of the events so far.
@@ -151,8 +184,8 @@ pub struct LaneStore {
     connection: Connection,
     durable: Durable,
     busy_timeout_ms: u32,
-    /// How many lanes each destination has, as far as this process knows.
-    registered: HashMap<Box<str>, u32>,
+    /// How each destination is split, as far as this process knows.
+    registered: HashMap<Box<str>, Split>,
 }
 
 impl LaneStore {

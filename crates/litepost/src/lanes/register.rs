@@ -3,32 +3,34 @@
 use std::collections::BTreeMap;
 
 use litepost_core::pipeline::{BlockedLine, BlockedState, Counters, Decisions, LaneState};
-use litepost_core::{Lane, Line, LineKind, Millis, Seq, SeqRanges};
+use litepost_core::{Lane, Line, LineKind, Millis, Ordering, Seq, SeqRanges};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::{Beat, CursorRow, LaneStore, Start};
+use super::{Beat, CursorRow, FormerSplit, LaneStore, Split, Start};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
 use crate::failpoint::{self, Point};
 use crate::log::newest;
 
 impl LaneStore {
-    /// Makes the rows of a destination's lanes. Does nothing when they are there; an error when it has another number
-    /// of lanes, since then no row's progress could be told.
-    pub fn register(&mut self, destination: &str, lanes: u32, start: Start) -> Result<(), StoreError> {
+    /// Makes the rows of a destination's lanes. Does nothing when they are there; an error when its events were assigned
+    /// to lanes in another way, since then no row's progress could be told.
+    pub fn register(&mut self, destination: &str, split: impl Into<Split>, start: Start) -> Result<(), StoreError> {
         let doing = "registering a destination";
+        let split = split.into();
+        let lanes = split.lanes;
         if lanes == 0 || lanes > MAX_LANES {
             return Err(StoreError::BadSetting { setting: "lanes", rule: "between 1 and 1024" });
         }
         // From now on a lane of a destination that was split in another way is refused.
-        self.registered.insert(destination.into(), lanes);
+        self.registered.insert(destination.into(), split);
         // Most starts find everything in place, and must not wait for the write lock to say so.
-        if rows_of(&self.connection, destination, lanes)?.len() == lanes as usize {
+        if rows_of(&self.connection, destination, split)?.len() == lanes as usize {
             return Ok(());
         }
         let now = clock::wall();
         let tx = self.write(doing)?;
-        let found = rows_of(&tx, destination, lanes)?;
+        let found = rows_of(&tx, destination, split)?;
         let begin = match (found.iter().map(|&(_, start_after)| start_after).min(), start) {
             // A row of a known destination is gone: from its beginning on, rather than past anything.
             (Some(first), _) => first,
@@ -48,12 +50,16 @@ impl LaneStore {
         {
             let mut insert = tx
                 .prepare_cached(
-                    "INSERT INTO main.litepost_cursor (destination, lane, lanes, start_after, acked, updated_at) \
-                     VALUES (?1, ?2, ?3, ?4, ?4, ?5)",
+                    "INSERT INTO main.litepost_cursor (destination, lane, lanes, start_after, acked, updated_at, ordering, \
+                     ledger, generation) VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, \
+                     (SELECT coalesce(max(ledger), 0) FROM main.litepost_cursor WHERE destination = ?1), \
+                     (SELECT coalesce(max(generation), 0) FROM main.litepost_cursor WHERE destination = ?1))",
                 )
                 .doing(doing)?;
             for lane in (0..lanes).filter(|lane| !found.iter().any(|(have, _)| have == lane)) {
-                insert.execute(params![destination, lane, lanes, begin, now.0]).doing(doing)?;
+                insert
+                    .execute(params![destination, lane, lanes, begin, now.0, split.ordering.as_str()])
+                    .doing(doing)?;
             }
         }
         failpoint::pass(Point::RegisterBeforeCommit, doing)?;
@@ -95,14 +101,18 @@ pub fn load(connection: &Connection, destination: &str, lane: u32) -> Result<(La
     let found = connection
             .prepare_cached(
                 "SELECT lanes, start_after, acked, acked_above, delivered, dead, expired, skipped, unrouted, owner, holder, \
-                 token, beat, lease_ms, state, state_error, state_since, updated_at \
+                 token, beat, lease_ms, state, state_error, state_since, updated_at, generation, \
+                 min((SELECT min(acked) FROM main.litepost_cursor WHERE destination = ?1), \
+                     (SELECT coalesce(min(first_seq) - 1, 9223372036854775807) FROM main.litepost_blocked \
+                      WHERE destination = ?1)) \
                  FROM main.litepost_cursor WHERE destination = ?1 AND lane = ?2",
             )
             .and_then(|mut s| s.query_row(params![destination, lane], |row| cursor(row, lane)).optional())
             .doing(doing)?;
-    let Some((acked, above, row)) = found else {
+    let Some((acked, above, mut row)) = found else {
         return Err(StoreError::UnknownLane { destination: destination.into(), lane });
     };
+    row.former = former(connection, destination)?.into();
     let acked_above =
         SeqRanges::parse(&above).ok_or(StoreError::BadState { table: "litepost_cursor", column: "acked_above" })?;
     let blocked = blocked(connection, destination, lane)?;
@@ -113,22 +123,62 @@ pub fn load(connection: &Connection, destination: &str, lane: u32) -> Result<(La
 /// More lanes than any machine has use for; a typo, not a plan.
 pub(crate) const MAX_LANES: u32 = 1_024;
 
+/// The splits that were there before, oldest first.
+fn former(connection: &Connection, destination: &str) -> Result<Vec<FormerSplit>, StoreError> {
+    let doing = "loading a lane";
+    let mut statement = connection
+        .prepare_cached(
+            "SELECT generation, lanes, ordering, counts FROM main.litepost_split WHERE destination = ?1 ORDER BY generation",
+        )
+        .doing(doing)?;
+    let mut rows = statement.query([destination]).doing(doing)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().doing(doing)? {
+        let ordering: String = row.get(2).doing(doing)?;
+        let ordering =
+            Ordering::parse(&ordering).ok_or(StoreError::BadState { table: "litepost_split", column: "ordering" })?;
+        found.push(FormerSplit {
+            generation: row.get(0).doing(doing)?,
+            split: Split { lanes: row.get(1).doing(doing)?, ordering },
+            counts: row.get(3).doing(doing)?,
+        });
+    }
+    Ok(found)
+}
+
 /// The lanes a destination has: number and where delivery began.
-fn rows_of(connection: &Connection, destination: &str, asked: u32) -> Result<Vec<(u32, i64)>, StoreError> {
+fn rows_of(connection: &Connection, destination: &str, asked: Split) -> Result<Vec<(u32, i64)>, StoreError> {
     let doing = "registering a destination";
     let mut statement = connection
-        .prepare_cached("SELECT lane, lanes, start_after FROM main.litepost_cursor WHERE destination = ?1")
+        .prepare_cached("SELECT lane, lanes, start_after, ordering FROM main.litepost_cursor WHERE destination = ?1")
         .doing(doing)?;
     let mut rows = statement.query([destination]).doing(doing)?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().doing(doing)? {
         let (lane, lanes, start_after) = (row.get(0).doing(doing)?, row.get(1).doing(doing)?, row.get(2).doing(doing)?);
-        if lanes != asked {
-            return Err(StoreError::LaneCount { destination: destination.into(), found: lanes, asked });
-        }
+        must_be(destination, Split { lanes, ordering: ordering_of(row, 3)? }, asked)?;
         found.push((lane, start_after));
     }
     Ok(found)
+}
+
+/// The order in column `at` of a row of `litepost_cursor`.
+pub(crate) fn ordering_of(row: &Row<'_>, at: usize) -> Result<Ordering, StoreError> {
+    let word: String = row.get(at).doing("reading the cursors")?;
+    Ordering::parse(&word).ok_or(StoreError::BadState { table: "litepost_cursor", column: "ordering" })
+}
+
+/// An error unless the destination is split as we think.
+pub(super) fn must_be(destination: &str, found: Split, asked: Split) -> Result<(), StoreError> {
+    let destination = || destination.to_owned();
+    if found.lanes != asked.lanes {
+        return Err(StoreError::LaneCount { destination: destination(), found: found.lanes, asked: asked.lanes });
+    }
+    if found.ordering != asked.ordering {
+        let (found, asked) = (found.ordering.as_str(), asked.ordering.as_str());
+        return Err(StoreError::LaneOrdering { destination: destination(), found, asked });
+    }
+    Ok(())
 }
 
 fn cursor(row: &Row<'_>, lane: u32) -> rusqlite::Result<(Seq, String, CursorRow)> {
@@ -141,6 +191,9 @@ fn cursor(row: &Row<'_>, lane: u32) -> rusqlite::Result<(Seq, String, CursorRow)
     };
     let cursor = CursorRow {
         lane: Lane { index: lane, count: row.get(0)? },
+        generation: row.get(18)?,
+        former: Vec::new().into(),
+        settled_by_all: Seq(row.get(19)?),
         start_after: Seq(row.get(1)?),
         counters: Counters {
             delivered: row.get(4)?,

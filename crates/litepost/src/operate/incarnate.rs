@@ -108,6 +108,8 @@ fn next_epoch(tx: &Transaction<'_>, head: i64, mark: Option<String>) -> Result<i
     }
     tx.execute("UPDATE main.litepost_cursor SET token = token + 1, beat = beat + 1, owner = NULL, holder = NULL", [])
         .doing(DOING)?;
+    // The ledger of the new epoch is empty.
+    tx.execute("DELETE FROM main.litepost_split", []).doing(DOING)?;
     // What the log does not hold, no receipt can vouch for.
     tx.execute("DELETE FROM main.litepost_receipt WHERE last_seq > ?1", [head]).doing(DOING)?;
     Ok(epoch)

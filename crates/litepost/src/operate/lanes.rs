@@ -1,19 +1,23 @@
-//! Changing into how many lanes a destination is split, with its progress kept.
+//! Changing how a destination is split into lanes, with its progress kept.
 //!
-//! Called by the relay when its configuration says another number than the file. Invariant: an event that was settled,
-//! or stood in a blocked line, still is in whatever lane it belongs to now; no other is taken for it; the books balance.
+//! Called by the relay when its configuration says another number of lanes, or another order, than the file. Invariants:
+//! an event that was settled, or stood in a blocked line, still is in whatever lane it belongs to now; no other is taken
+//! for it; the books balance.
 //!
-//! A destination that keeps a ledger is refused: its watermarks are those of the old lanes, and would call events of a
-//! new lane applied that never were.
+//! A destination that keeps a ledger may have applied more than the file knows. Its watermarks are those of the old
+//! lanes, so the old split is kept in `litepost_split`: the new lanes ask the ledger about each event by the lane that it
+//! belonged to then.
 
 use litepost_core::{Event, Line, LineKind, Ordering, Seq, SeqRanges, line_hash};
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use serde::Serialize;
 use serde_json::json;
 
 use super::{Operator, refused};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
+use crate::lanes::{Split, ordering_of};
+use crate::log::newest;
 
 const DOING: &str = "changing the number of lanes";
 
@@ -24,39 +28,118 @@ pub struct LanesChanged {
     pub from: u32,
     /// How many there are.
     pub to: u32,
+    /// Whether another order assigns the events to them.
+    pub reordered: bool,
     /// Events that were looked at one by one, since the old lanes were not equally far.
     pub between: i64,
 }
 
 impl Operator {
-    /// Splits a destination into `to` lanes; `ordering` is the one its lines were made with.
-    pub fn change_lanes(&mut self, destination: &str, to: u32, ordering: Ordering) -> Result<LanesChanged, StoreError> {
-        if to == 0 || to > crate::lanes::MAX_LANES {
+    /// Splits a destination's events into lanes in another way.
+    pub fn change_lanes(&mut self, destination: &str, to: impl Into<Split>) -> Result<LanesChanged, StoreError> {
+        let to = to.into();
+        if to.lanes == 0 || to.lanes > crate::lanes::MAX_LANES {
             return Err(StoreError::BadSetting { setting: "lanes", rule: "between 1 and 1024" });
         }
         self.with_lanes("change lanes", destination, |tx| {
             let old = read(tx, destination)?;
             let from = u32::try_from(old.lanes.len()).unwrap_or(u32::MAX);
-            let mut answer = LanesChanged { from, to, between: 0 };
-            if from == to {
+            let reordered = old.ordering != to.ordering;
+            let mut answer = LanesChanged { from, to: to.lanes, reordered, between: 0 };
+            if from == to.lanes && !reordered {
                 return Ok((answer, json!(answer)));
             }
-            if old.ledger {
-                return Err(refused(
-                    format!("{destination} keeps a ledger by lane, which would not fit {to} lanes instead of {from}"),
-                    "set `lanes` back; or `litepost drain` it, and go on under a new name with `start = \"now\"`",
-                ));
+            if reordered {
+                no_line_waits(tx, destination)?;
             }
-            let progress = split(tx, &old, to, ordering, &mut answer.between)?;
-            move_lines(tx, destination, to)?;
-            write(tx, destination, &old, &progress)?;
+            let progress = split(tx, &old, to, &mut answer.between)?;
+            move_lines(tx, destination, to.lanes)?;
+            if old.ledger {
+                remember(tx, destination, &old)?;
+            }
+            write(tx, destination, &old, to, &progress)?;
             Ok((answer, json!(answer)))
         })
     }
 }
 
+/// A line is a sequence by the order it was made with; under another one its events would belong to lines whose later
+/// events have gone ahead. Scheduled events stand alone under every order.
+fn no_line_waits(tx: &Connection, destination: &str) -> Result<(), StoreError> {
+    let waits: Option<String> = tx
+        .query_row(
+            "SELECT line_kind || ' ' || line FROM main.litepost_blocked b WHERE destination = ?1 AND NOT EXISTS \
+             (SELECT 1 FROM main.litepost_outbox o WHERE o.seq = b.first_seq AND o.deliver_after IS NOT NULL) LIMIT 1",
+            [destination],
+            |row| row.get(0),
+        )
+        .optional()
+        .doing(DOING)?;
+    match waits {
+        None => Ok(()),
+        Some(line) => Err(refused(
+            format!("events of {destination} wait behind a failed or paused one ({line}), in the order there was"),
+            "set `ordering` back until they are through (`litepost status` shows them), or skip them",
+        )),
+    }
+}
+
+/// A split that ended this long ago, with everything settled that the log held then, is forgotten: whoever delivered
+/// under it has found its lease gone since.
+const FORGET_AFTER_MS: i64 = 86_400_000;
+
+/// Keeps the split that is about to end, for the ledger's sake.
+fn remember(tx: &Transaction<'_>, destination: &str, old: &Old) -> Result<(), StoreError> {
+    let now = clock::wall().0;
+    let slowest = old.lanes.iter().map(|lane| lane.acked.0).min().unwrap_or(0);
+    tx.execute(
+        "DELETE FROM main.litepost_split WHERE destination = ?1 AND ended_at < ?2 AND newest <= min(?3, \
+         (SELECT coalesce(min(first_seq) - 1, ?3) FROM main.litepost_blocked WHERE destination = ?1))",
+        params![destination, now - FORGET_AFTER_MS, slowest],
+    )
+    .doing(DOING)?;
+    add_split(tx, destination, old, true)
+}
+
+/// Writes the present split among the former ones.
+fn add_split(tx: &Transaction<'_>, destination: &str, old: &Old, counts: bool) -> Result<(), StoreError> {
+    tx.execute(
+        "INSERT INTO main.litepost_split (destination, generation, lanes, ordering, counts, ended_at, newest) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        params![
+            destination,
+            old.generation,
+            u32::try_from(old.lanes.len()).unwrap_or(u32::MAX),
+            old.ordering.as_str(),
+            counts,
+            clock::wall().0,
+            newest(tx)?.0
+        ],
+    )
+    .doing(DOING)?;
+    Ok(())
+}
+
+/// Lets the lanes of a destination with a ledger begin anew: what the ledger holds does not count from here on.
+pub(super) fn forget_applied(tx: &Transaction<'_>, destination: &str) -> Result<(), StoreError> {
+    let old = read(tx, destination)?;
+    if !old.ledger {
+        return Ok(());
+    }
+    tx.execute("UPDATE main.litepost_split SET counts = 0 WHERE destination = ?1", [destination]).doing(DOING)?;
+    add_split(tx, destination, &old, false)?;
+    tx.execute(
+        "UPDATE main.litepost_cursor SET generation = ?2 WHERE destination = ?1",
+        params![destination, old.generation + 1],
+    )
+    .doing(DOING)?;
+    Ok(())
+}
+
 struct Old {
     lanes: Vec<Progress>,
+    ordering: Ordering,
+    generation: i64,
     ledger: bool,
     start_after: i64,
     token: i64,
@@ -82,12 +165,20 @@ impl Progress {
 fn read(tx: &Connection, destination: &str) -> Result<Old, StoreError> {
     let mut statement = tx
         .prepare(
-            "SELECT acked, acked_above, ledger, start_after, token, delivered, dead, expired, skipped, unrouted, purged \
-             FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane",
+            "SELECT acked, acked_above, ledger, start_after, token, delivered, dead, expired, skipped, unrouted, purged, \
+             ordering, generation FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane",
         )
         .doing(DOING)?;
     let mut rows = statement.query([destination]).doing(DOING)?;
-    let mut old = Old { lanes: Vec::new(), ledger: false, start_after: i64::MAX, token: 0, totals: [0; 6] };
+    let mut old = Old {
+        lanes: Vec::new(),
+        ordering: Ordering::Key,
+        generation: 0,
+        ledger: false,
+        start_after: i64::MAX,
+        token: 0,
+        totals: [0; 6],
+    };
     while let Some(row) = rows.next().doing(DOING)? {
         let above: String = row.get(1).doing(DOING)?;
         let above =
@@ -96,6 +187,8 @@ fn read(tx: &Connection, destination: &str) -> Result<Old, StoreError> {
         old.ledger |= row.get::<_, bool>(2).doing(DOING)?;
         old.start_after = old.start_after.min(row.get(3).doing(DOING)?);
         old.token = old.token.max(row.get(4).doing(DOING)?);
+        old.ordering = ordering_of(row, 11)?;
+        old.generation = old.generation.max(row.get(12).doing(DOING)?);
         for (at, total) in old.totals.iter_mut().enumerate() {
             *total += row.get::<_, i64>(5 + at).doing(DOING)?;
         }
@@ -105,16 +198,10 @@ fn read(tx: &Connection, destination: &str) -> Result<Old, StoreError> {
 
 /// How far each new lane is. Up to the slowest old lane everything is accounted for; between it and the fastest each
 /// event is as far as the old lane was that it belonged to. What belongs to another lane counts as passed.
-fn split(
-    tx: &Transaction<'_>,
-    old: &Old,
-    to: u32,
-    ordering: Ordering,
-    between: &mut i64,
-) -> Result<Vec<Progress>, StoreError> {
+fn split(tx: &Transaction<'_>, old: &Old, to: Split, between: &mut i64) -> Result<Vec<Progress>, StoreError> {
     let slowest = old.lanes.iter().map(|lane| lane.acked).min().unwrap_or(Seq::ZERO);
     let top = old.lanes.iter().map(Progress::top).max().unwrap_or(Seq::ZERO);
-    let mut open: Vec<Vec<Seq>> = (0..to).map(|_| Vec::new()).collect();
+    let mut open: Vec<Vec<Seq>> = (0..to.lanes).map(|_| Vec::new()).collect();
     let mut statement = tx
         .prepare(
             "SELECT seq, topic, key, deliver_after FROM main.litepost_outbox WHERE seq > ?1 AND seq <= ?2 ORDER BY seq",
@@ -124,10 +211,9 @@ fn split(
     while let Some(row) = rows.next().doing(DOING)? {
         *between += 1;
         let event = event(row).doing(DOING)?;
-        let hash = line_hash(&event, ordering);
-        let was = &old.lanes[index(hash, old.lanes.len())];
+        let was = &old.lanes[index(line_hash(&event, old.ordering), old.lanes.len())];
         if !was.accounted(event.seq) {
-            let lane = index(hash, open.len());
+            let lane = index(line_hash(&event, to.ordering), open.len());
             open[lane].push(event.seq);
         }
     }
@@ -183,7 +269,13 @@ fn move_lines(tx: &Transaction<'_>, destination: &str, to: u32) -> Result<(), St
     Ok(())
 }
 
-fn write(tx: &Transaction<'_>, destination: &str, old: &Old, progress: &[Progress]) -> Result<(), StoreError> {
+fn write(
+    tx: &Transaction<'_>,
+    destination: &str,
+    old: &Old,
+    to: Split,
+    progress: &[Progress],
+) -> Result<(), StoreError> {
     tx.execute("DELETE FROM main.litepost_cursor WHERE destination = ?1", [destination]).doing(DOING)?;
     let lanes = u32::try_from(progress.len()).unwrap_or(u32::MAX);
     for (lane, now) in (0..lanes).zip(progress) {
@@ -194,8 +286,8 @@ fn write(tx: &Transaction<'_>, destination: &str, old: &Old, progress: &[Progres
         let passed = now.acked.0 - old.start_after + now.above.count();
         tx.execute(
             "INSERT INTO main.litepost_cursor (destination, lane, lanes, start_after, acked, acked_above, delivered, dead, \
-             expired, skipped, unrouted, purged, adjusted, updated_at, token, clean) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, 0)",
+             expired, skipped, unrouted, purged, adjusted, updated_at, token, ledger, ordering, generation) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
             params![
                 destination,
                 lane,
@@ -212,6 +304,9 @@ fn write(tx: &Transaction<'_>, destination: &str, old: &Old, progress: &[Progres
                 settled + waiting - passed,
                 clock::wall().0,
                 old.token,
+                old.ledger,
+                to.ordering.as_str(),
+                old.generation + 1,
             ],
         )
         .doing(DOING)?;

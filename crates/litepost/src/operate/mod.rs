@@ -59,6 +59,7 @@ pub struct Operator {
     patience: Duration,
     force: bool,
     dry_run: bool,
+    reapply: bool,
 }
 
 impl Operator {
@@ -74,6 +75,7 @@ impl Operator {
             patience: DEFAULT_PATIENCE,
             force: false,
             dry_run: false,
+            reapply: false,
         })
     }
 
@@ -96,6 +98,13 @@ impl Operator {
     #[must_use]
     pub fn dry_run(mut self, dry_run: bool) -> Self {
         self.dry_run = dry_run;
+        self
+    }
+
+    /// Whether a rewind may let a target with a ledger apply again what it has applied.
+    #[must_use]
+    pub fn reapply(mut self, reapply: bool) -> Self {
+        self.reapply = reapply;
         self
     }
 

@@ -95,6 +95,9 @@ impl Progress {
 impl Operator {
     /// From now on nothing of it leaves. False when it was paused already.
     pub fn pause(&mut self, destination: &str, scope: &Scope) -> Result<bool, StoreError> {
+        if matches!(scope, Scope::Topic(name) if name.is_empty()) {
+            return Err(refused("no topic is empty", "give its name, or neither topic nor key for all of it"));
+        }
         let (actor, reason) = (self.who.actor.clone(), self.who.reason.clone());
         self.with_lanes("pause", destination, |tx| {
             let added = tx

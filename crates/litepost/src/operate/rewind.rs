@@ -1,15 +1,16 @@
 //! Delivering again from a position that is behind.
 //!
 //! Invariants: a cursor only goes back over events that are still in the log; the books balance afterwards. A target
-//! with a ledger is refused: its watermark says "applied" of everything up to it, so what it never got there (dead
-//! letters, blocked lines) would be taken for applied.
+//! with a ledger must be asked for by name ([`Operator::reapply`]); its ledger begins anew then, since its watermark says
+//! "applied" of everything up to it: what it has applied would be passed over, and what it never got there (dead letters,
+//! blocked lines) would be taken for applied.
 
 use litepost_core::{Millis, Seq, SeqRanges};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use serde::Serialize;
 use serde_json::json;
 
-use super::lanes::waiting;
+use super::lanes::{forget_applied, waiting};
 use super::{Operator, refused};
 use crate::error::{Doing as _, StoreError};
 
@@ -33,13 +34,16 @@ pub struct Rewound {
     pub from: Seq,
     /// Positions that are looked at again.
     pub events: i64,
+    /// Whether a target with a ledger applies them a second time.
+    pub reapplied: bool,
 }
 
 impl Operator {
     /// Moves a destination's cursors back.
     pub fn rewind(&mut self, destination: &str, to: RewindTo) -> Result<Rewound, StoreError> {
+        let reapply = self.reapply;
         self.with_lanes("rewind", destination, |tx| {
-            refuse_ledger(tx, destination)?;
+            let ledger = must_be_asked_for(tx, destination, reapply)?;
             let first = first_event(tx, to)?;
             let last_settled = first.prev();
             let waits: Option<(String, i64)> = tx
@@ -59,6 +63,9 @@ impl Operator {
             }
             let mut from = last_settled;
             for lane in lanes(tx, destination)? {
+                if ledger {
+                    nothing_is_open_before(&lane, first)?;
+                }
                 let passed = lane.acked.0 + lane.above.count();
                 from = from.max(lane.above.as_slice().last().map_or(lane.acked, |range| range.1.max(lane.acked)));
                 let acked = lane.acked.min(last_settled);
@@ -74,28 +81,41 @@ impl Operator {
                     return Err(StoreError::UnknownLane { destination: destination.into(), lane: lane.lane });
                 }
             }
-            let answer = Rewound { first, from, events: (from.0 - last_settled.0).max(0) };
+            forget_applied(tx, destination)?;
+            let answer = Rewound { first, from, events: (from.0 - last_settled.0).max(0), reapplied: ledger };
             Ok((answer, json!(answer)))
         })
     }
 }
 
-fn refuse_ledger(tx: &Connection, destination: &str) -> Result<(), StoreError> {
+/// A target with a ledger is not rewound by the way: it would apply twice what it has applied once.
+fn must_be_asked_for(tx: &Connection, destination: &str, reapply: bool) -> Result<bool, StoreError> {
     let ledger: bool = tx
         .query_row("SELECT max(ledger) FROM main.litepost_cursor WHERE destination = ?1", [destination], |row| {
             row.get::<_, Option<bool>>(0).map(|ledger| ledger == Some(true))
         })
         .doing(DOING)?;
-    if !ledger {
+    if ledger && !reapply {
+        return Err(refused(
+            format!(
+                "{destination} applies every event exactly once, and a rewind applies again what it has applied; its \
+                 ledger forgets it then"
+            ),
+            "say `--reapply` when that is what you want; `litepost dead replay` sends dead letters only",
+        ));
+    }
+    Ok(ledger)
+}
+
+/// Before the first event nothing may be open: what the ledger had applied there, unknown to the file, would be forgotten
+/// with the rest and applied twice.
+fn nothing_is_open_before(lane: &LaneMark, first: Seq) -> Result<(), StoreError> {
+    if lane.acked >= first.prev() {
         return Ok(());
     }
     Err(refused(
-        format!(
-            "{destination} keeps a ledger of what it has applied: it would skip all of it, and what it never got \
-             (dead letters, blocked keys) would count as applied"
-        ),
-        "replay dead letters with `litepost dead replay`; to apply everything anew, give the target an empty database \
-         under a destination of another name",
+        format!("lane {} is at event {} itself: that is no way back for it", lane.lane, lane.acked),
+        "rewind to the next event or an earlier one, or wait until that lane is through",
     ))
 }
 

@@ -3,13 +3,15 @@
 //! Invariant: a skip only marks; the event is settled by the relay when it is next in its line, with a copy among the
 //! dead letters, so order holds and nothing is lost from sight.
 
-use litepost_core::{Seq, SeqRanges};
+use litepost_core::{Event, Millis, Ordering, Seq, SeqRanges, line_hash};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use serde_json::json;
 
 use super::{Operator, Scope, refused};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
+use crate::lanes::ordering_of;
+use crate::log::bounds;
 
 const DOING: &str = "skipping events";
 
@@ -17,20 +19,26 @@ const DOING: &str = "skipping events";
 const MOST: usize = 100_000;
 
 impl Operator {
-    /// Marks events to be skipped by a destination. One that is settled already is an error.
+    /// Marks events to be skipped by a destination, and returns those that were not yet. One that is settled already is an
+    /// error.
     pub fn skip(&mut self, destination: &str, seqs: &[Seq]) -> Result<Vec<Seq>, StoreError> {
         self.with_lanes("skip", destination, |tx| {
             let lanes = lanes(tx, destination)?;
+            let mut marked = Vec::new();
             for &seq in seqs {
+                must_be_in_log(tx, seq)?;
                 if !is_unsettled(tx, destination, &lanes, seq)? {
                     return Err(refused(
                         format!("{destination} has settled event {seq} already"),
                         "`litepost dead list` shows whether it is a dead letter",
                     ));
                 }
-                mark(tx, destination, seq)?;
+                if mark(tx, destination, seq)? {
+                    marked.push(seq);
+                }
             }
-            Ok((seqs.to_vec(), json!({ "seqs": seqs })))
+            let detail = json!({ "seqs": marked });
+            Ok((marked, detail))
         })
     }
 
@@ -40,8 +48,7 @@ impl Operator {
             let lanes = lanes(tx, destination)?;
             let mut skipped = Vec::new();
             for seq in candidates(tx, destination, scope)? {
-                if is_unsettled(tx, destination, &lanes, seq)? {
-                    mark(tx, destination, seq)?;
+                if is_unsettled(tx, destination, &lanes, seq)? && mark(tx, destination, seq)? {
                     skipped.push(seq);
                 }
             }
@@ -77,39 +84,70 @@ impl Operator {
     }
 }
 
-/// How far one lane is.
-pub(super) struct LaneMark {
+/// A number that is no event's, rather than an event that was lost.
+fn must_be_in_log(tx: &Connection, seq: Seq) -> Result<(), StoreError> {
+    let (last, first) = bounds(tx)?;
+    if let (Some(first), Some(last)) = (first, last)
+        && (first..=last).contains(&seq.0)
+    {
+        return Ok(());
+    }
+    let holds = match (first, last) {
+        (Some(first), Some(last)) => format!("which holds {first} to {last}"),
+        _ => "which is empty".to_owned(),
+    };
+    Err(refused(format!("event {seq} is not in the log, {holds}"), "`litepost tail` shows what is there"))
+}
+
+/// How far the lanes of a destination are, by their number, and by which order they were made.
+pub(super) struct Lanes {
+    marks: Vec<LaneMark>,
+    ordering: Ordering,
+}
+
+struct LaneMark {
     acked: i64,
     above: SeqRanges,
 }
 
-pub(super) fn lanes(tx: &Connection, destination: &str) -> Result<Vec<LaneMark>, StoreError> {
-    let mut statement =
-        tx.prepare_cached("SELECT acked, acked_above FROM main.litepost_cursor WHERE destination = ?1").doing(DOING)?;
+impl Lanes {
+    /// Whether the event's own lane has not looked at it.
+    fn is_ahead_of(&self, event: &Event) -> bool {
+        let lane = line_hash(event, self.ordering) % self.marks.len().max(1) as u64;
+        let lane = usize::try_from(lane).ok().and_then(|lane| self.marks.get(lane));
+        lane.is_some_and(|lane| event.seq.0 > lane.acked && !lane.above.contains(event.seq))
+    }
+}
+
+pub(super) fn lanes(tx: &Connection, destination: &str) -> Result<Lanes, StoreError> {
+    let mut statement = tx
+        .prepare_cached(
+            "SELECT acked, acked_above, ordering FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane",
+        )
+        .doing(DOING)?;
     let mut rows = statement.query([destination]).doing(DOING)?;
-    let mut lanes = Vec::new();
+    let mut lanes = Lanes { marks: Vec::new(), ordering: Ordering::Key };
     while let Some(row) = rows.next().doing(DOING)? {
         let above: String = row.get(1).doing(DOING)?;
         let above =
             SeqRanges::parse(&above).ok_or(StoreError::BadState { table: "litepost_cursor", column: "acked_above" })?;
-        lanes.push(LaneMark { acked: row.get(0).doing(DOING)?, above });
+        lanes.ordering = ordering_of(row, 2)?;
+        lanes.marks.push(LaneMark { acked: row.get(0).doing(DOING)?, above });
     }
     Ok(lanes)
 }
 
-/// Whether an event may still be delivered: some lane has not looked at it, or it stands in a blocked line.
-pub(super) fn is_unsettled(
-    tx: &Connection,
-    destination: &str,
-    lanes: &[LaneMark],
-    seq: Seq,
-) -> Result<bool, StoreError> {
-    let found: Option<(String, Option<String>)> = tx
-        .prepare_cached("SELECT topic, key FROM main.litepost_outbox WHERE seq = ?1")
-        .and_then(|mut s| s.query_row([seq.0], |row| Ok((row.get(0)?, row.get(1)?))).optional())
+/// Whether an event may still be delivered: its lane has not looked at it, or it stands in a blocked line.
+pub(super) fn is_unsettled(tx: &Connection, destination: &str, lanes: &Lanes, seq: Seq) -> Result<bool, StoreError> {
+    let found: Option<(String, Option<String>, Option<i64>)> = tx
+        .prepare_cached("SELECT topic, key, deliver_after FROM main.litepost_outbox WHERE seq = ?1")
+        .and_then(|mut s| s.query_row([seq.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional())
         .doing(DOING)?;
-    let Some((topic, key)) = found else { return Err(StoreError::EventMissing { seq }) };
-    if lanes.iter().any(|lane| seq.0 > lane.acked && !lane.above.contains(seq)) {
+    let Some((topic, key, later)) = found else { return Err(StoreError::EventMissing { seq }) };
+    let mut event = Event::new(seq, "", &topic, "");
+    event.key = key.as_deref().map(Box::from);
+    event.deliver_after = later.map(Millis);
+    if lanes.is_ahead_of(&event) {
         return Ok(true);
     }
     tx.prepare_cached(
@@ -144,11 +182,13 @@ fn candidates(tx: &Transaction<'_>, destination: &str, scope: &Scope) -> Result<
     Ok(seqs.into_iter().map(Seq).collect())
 }
 
-fn mark(tx: &Transaction<'_>, destination: &str, seq: Seq) -> Result<(), StoreError> {
-    tx.prepare_cached("INSERT OR IGNORE INTO main.litepost_skip (destination, seq) VALUES (?1, ?2)")
+/// Whether it was not marked yet.
+fn mark(tx: &Transaction<'_>, destination: &str, seq: Seq) -> Result<bool, StoreError> {
+    let added = tx
+        .prepare_cached("INSERT OR IGNORE INTO main.litepost_skip (destination, seq) VALUES (?1, ?2)")
         .and_then(|mut s| s.execute(params![destination, seq.0]))
         .doing(DOING)?;
-    Ok(())
+    Ok(added == 1)
 }
 
 /// What is missing in front of the destination: between its cursor and the oldest event, and between events.

@@ -1,7 +1,7 @@
 //! What became of one event, destination by destination: for whoever asks where an event is.
 //!
-//! Read-only, one snapshot. Invariant: nothing is told that the file does not know. It keeps cursors and no receipts, so
-//! an event that was delivered and one that the destination does not take are both "settled".
+//! Read-only, one snapshot. Invariant: nothing is told that is not known. The file does not know what a destination takes:
+//! without its rules, an event that was delivered and one that was not for it are both "settled".
 
 use litepost_core::{Millis, Seq};
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::skip::{is_unsettled, lanes};
 use crate::dead::{DeadFilter, DeadSummary, list};
 use crate::error::{Doing as _, StoreError};
+use crate::locate::{Routing, State, settled_or_not};
 
 const DOING: &str = "reading what became of an event";
 
@@ -18,7 +19,7 @@ const DOING: &str = "reading what became of an event";
 pub struct Moment {
     /// When, milliseconds since the Unix epoch.
     pub at: Millis,
-    /// What: `blocked`, `next_attempt`, `dead`, `replayed`, `discarded`.
+    /// What: `delivered`, `blocked`, `next_attempt`, `dead`, `replayed`, `discarded`.
     pub what: String,
     /// More of it, for people.
     pub detail: String,
@@ -29,7 +30,7 @@ pub struct Moment {
 pub struct Journey {
     /// The destination's full name.
     pub destination: String,
-    /// `settled` (delivered, or not for it), `waiting`, `backoff`, `held`, `scheduled`, `releasing`, `behind` (another
+    /// `delivered`, `not_for_it`, `settled` (one of the two), `waiting`, `backoff`, `held`, `scheduled`, `releasing`, `behind` (another
     /// event of its line comes first), `skipping`, `dead`, `replayed`, `discarded`, `elsewhere` (a replay for another).
     pub standing: String,
     /// In the order of time.
@@ -48,7 +49,9 @@ struct Blocked {
 
 /// What became of the event at `seq` at every destination the file knows. An event that is pruned from the log is
 /// settled everywhere but where it is a dead letter.
-pub fn journeys(connection: &Connection, seq: Seq) -> Result<Vec<Journey>, StoreError> {
+///
+/// `routing` says what destinations take, as far as it is known.
+pub fn journeys(connection: &Connection, seq: Seq, routing: &[Routing]) -> Result<Vec<Journey>, StoreError> {
     let snapshot = connection.unchecked_transaction().doing(DOING)?;
     let event: Option<(String, Option<String>, Option<String>)> = snapshot
         .query_row("SELECT topic, key, only_for FROM main.litepost_outbox WHERE seq = ?1", [seq.0], |row| {
@@ -70,11 +73,38 @@ pub fn journeys(connection: &Connection, seq: Seq) -> Result<Vec<Journey>, Store
             (Some((topic, key, _)), _) => alive(&snapshot, &destination, seq, topic, key.as_deref(), &mut moments)?,
             (None, _) => "settled".to_owned(),
         };
+        let standing = if standing == "settled" {
+            let rules = routing.iter().find(|rules| rules.destination == destination);
+            settled(&snapshot, &destination, seq, event.is_some(), rules, &mut moments)?
+        } else {
+            standing
+        };
         moments.sort_by_key(|moment| moment.at);
         found.push(Journey { destination, standing, moments });
     }
     snapshot.commit().doing(DOING)?;
     Ok(found)
+}
+
+/// What settled means here, with the receipt.
+fn settled(
+    connection: &Connection,
+    destination: &str,
+    seq: Seq,
+    in_log: bool,
+    rules: Option<&Routing>,
+    moments: &mut Vec<Moment>,
+) -> Result<String, StoreError> {
+    let (routed, receipt) = match settled_or_not(connection, destination, seq, in_log, rules)? {
+        State::NotForIt => return Ok("not_for_it".to_owned()),
+        State::Delivered { routed, receipt } => (routed, receipt),
+        _ => (false, None),
+    };
+    if let (Some(receipt), true) = (receipt, routed) {
+        let detail = format!("by then; the receipt of events {} to {}", receipt.first, receipt.last);
+        moments.push(Moment { at: receipt.to, what: "delivered".into(), detail });
+    }
+    Ok(if routed { "delivered" } else { "settled" }.to_owned())
 }
 
 fn letters(connection: &Connection, destination: &str, seq: Seq) -> Result<Vec<DeadSummary>, StoreError> {

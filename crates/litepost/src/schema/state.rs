@@ -39,7 +39,7 @@ pub struct Migrated {
 }
 
 /// Every object of the current schema but the indexes SQLite makes by itself.
-const OBJECTS: [&str; 19] = [
+const OBJECTS: [&str; 20] = [
     "litepost_audit",
     "litepost_blocked",
     "litepost_blocked_by_first",
@@ -58,6 +58,7 @@ const OBJECTS: [&str; 19] = [
     "litepost_receipt",
     "litepost_schema",
     "litepost_skip",
+    "litepost_split",
     "litepost_wanted",
 ];
 

@@ -3,7 +3,7 @@
 use litepost::lanes::{Acquire, LaneStore, LeaseClaim, Retention, Start};
 use litepost::locate::{Found, Life, Routing, State, locate};
 use litepost_core::pipeline::{BlockedLine, BlockedState, Counters, DeadLetter, Settlement};
-use litepost_core::{DeadReason, HeaderFilter, Line, LineKind, Millis, Ordering, Seq, TopicFilter};
+use litepost_core::{DeadReason, HeaderFilter, Line, LineKind, Millis, Seq, TopicFilter};
 use rusqlite::Connection;
 
 use crate::support::{File, file, open};
@@ -84,7 +84,6 @@ fn every_state_is_told() {
         topics: TopicFilter::exact(["orders"]),
         headers: HeaderFilter::default(),
         statements_only: false,
-        ordering: Ordering::Key,
     }];
     let state = |n: i64| ask(&db, &id(n), &routing).destinations.remove(0).state;
     let State::Delivered { routed: true, receipt: Some(receipt) } = state(500 + 1) else { panic!("{:?}", state(501)) };
@@ -104,7 +103,6 @@ fn every_state_is_told() {
         topics: TopicFilter::all(),
         headers: HeaderFilter::default(),
         statements_only: false,
-        ordering: Ordering::Key,
     };
     let life = ask(&db, &id(7), &[unserved]);
     assert_eq!(life.destinations[1].destination, "shop.new");

@@ -4,6 +4,7 @@
 
 mod contract;
 mod damage;
+mod dead;
 mod enqueue;
 mod group;
 mod guards;

@@ -81,11 +81,11 @@ CREATE TABLE litepost_cursor (
   beat        INTEGER NOT NULL DEFAULT 0,
   lease_ms    INTEGER NOT NULL DEFAULT 0,
   renewed_at  INTEGER,                         -- for people; never compared with a clock
-  -- Whether the destination keeps a ledger of its own, and whether this row says all that became of the lane's events:
-  -- 1 when a lane was given back with nothing in flight and no answer outstanding, 0 while it is held.
+  -- Whether the destination keeps a ledger of its own; by which order its events were assigned to lanes (strict, key,
+  -- none); and which split into lanes this is: the ledger's rows are by generation and lane.
   ledger      INTEGER NOT NULL DEFAULT 0,
-  clean       INTEGER NOT NULL DEFAULT 1,
-  generation  INTEGER NOT NULL DEFAULT 0,      -- of the ledger: grows when its rows no longer fit the lanes
+  ordering    TEXT NOT NULL DEFAULT 'key',
+  generation  INTEGER NOT NULL DEFAULT 0,
   -- What the destination looks like from the relay: closed, open, half_open, stalled; and why.
   state       TEXT NOT NULL DEFAULT 'closed',
   state_error TEXT,
@@ -178,6 +178,19 @@ CREATE TABLE litepost_wanted (
   holder      TEXT NOT NULL,                   -- where the operator's process runs: JSON with host, pid, boot
   patience_ms INTEGER NOT NULL,
   PRIMARY KEY (destination, lane)
+) STRICT, WITHOUT ROWID;
+
+-- How a destination with a ledger was split into lanes before: what it has applied under those, and this file does not
+-- know as settled, only its ledger can tell. After a rewind it does not count any more, and is to be applied again.
+CREATE TABLE litepost_split (
+  destination TEXT NOT NULL,
+  generation  INTEGER NOT NULL,
+  lanes       INTEGER NOT NULL,
+  ordering    TEXT NOT NULL,
+  counts      INTEGER NOT NULL,                -- 1, or 0 after a rewind
+  ended_at    INTEGER NOT NULL,
+  newest      INTEGER NOT NULL,                -- where the log ended then
+  PRIMARY KEY (destination, generation)
 ) STRICT, WITHOUT ROWID;
 
 -- Events an operator takes out of their line: settled as skipped, with a copy among the dead letters, when they are

@@ -76,6 +76,9 @@ fn context(destination: &Destination, files: &[OutboxFile]) -> SinkContext {
         origin,
         epoch,
         lane: Lane { index: 0, count: destination.policy.lanes },
+        generation: 0,
+        former: Arc::new([]),
+        settled_by_all: 0,
         // A name of its own where connections have one: a broker would end the relay's connection for ours.
         slot: usize::MAX,
         ordering: destination.policy.ordering,

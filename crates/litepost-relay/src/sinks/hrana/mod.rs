@@ -163,4 +163,8 @@ impl SinkFactory for Factory {
     fn needs_watermark(&self) -> bool {
         self.options.keeps_ledger()
     }
+
+    fn remembers(&self) -> bool {
+        self.options.keeps_ledger()
+    }
 }

@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 
 use litepost_core::pipeline::DeliveryOrder;
-use litepost_core::{EventRef, Seq, Unavailable, UnavailableKind};
+use litepost_core::{Applied, EventRef, FormerLanes, Seq, Unavailable, UnavailableKind, Value};
 
-use super::{Guard, Ledger, Mark, alarm, hash};
+use super::{Guard, Ledger, Mark, alarm, former, hash, integer, text};
 use crate::sink::SinkContext;
 
 /// What the target remembers of a lane.
@@ -16,14 +16,47 @@ use crate::sink::SinkContext;
 pub(crate) struct State {
     pub(crate) ledger: Ledger,
     pub(crate) mark: Mark,
-    /// Applied out of order, with their hashes.
-    pub(crate) events: HashMap<i64, String>,
+    /// Applied out of order, with their hashes; by lanes of earlier splits, too.
+    events: HashMap<i64, String>,
+    /// How far the lanes of earlier splits are.
+    former: Vec<FormerLanes>,
+    former_marks: Vec<Mark>,
+}
+
+/// What was read from the ledger beside the lane's own row.
+#[derive(Debug)]
+pub(crate) struct Remembered {
+    /// The answer to [`Ledger::others`].
+    pub(crate) others: Vec<Vec<Value>>,
+    /// The answer to [`Ledger::read_events`].
+    pub(crate) events: Vec<Vec<Value>>,
+    /// The answer to [`Ledger::former_events`].
+    pub(crate) former_events: Vec<Vec<Value>>,
 }
 
 impl State {
-    /// The highest position that is remembered, in order or out of order.
-    pub(crate) fn newest(&self) -> Seq {
-        Seq(self.events.keys().copied().max().unwrap_or(0).max(self.mark.seq))
+    /// What a claimed lane begins with.
+    pub(crate) fn new(
+        ledger: Ledger,
+        mark: Mark,
+        who: &SinkContext,
+        remembered: &Remembered,
+    ) -> Result<Self, Unavailable> {
+        let (former, former_marks) = former(who, &remembered.others)?;
+        let counts = |generation: i64| who.former.iter().any(|former| former.counts && former.generation == generation);
+        let before = remembered.former_events.iter().filter(|row| counts(integer(row.first())));
+        let before = before.map(|row| (integer(row.get(1)), text(row.get(2))));
+        let own = remembered.events.iter().map(|row| (integer(row.first()), text(row.get(1))));
+        Ok(Self { ledger, mark, events: before.chain(own).collect(), former, former_marks })
+    }
+
+    /// What is remembered, without the hashes.
+    pub(crate) fn remembered(&self) -> Applied {
+        Applied {
+            in_order: Seq(self.mark.seq),
+            one_by_one: self.events.keys().copied().map(Seq).collect(),
+            former: self.former.clone(),
+        }
     }
 
     /// What the ledger remembers must stand in the log as it was applied.
@@ -33,7 +66,10 @@ impl State {
         }
         let newest = self.events.iter().max_by_key(|(seq, _)| **seq).map(|(seq, hash)| (*seq, hash.as_str()));
         let known = (!self.mark.last_hash.is_empty()).then_some((self.mark.seq, self.mark.last_hash.as_str()));
-        for (seq, applied) in known.into_iter().chain(newest) {
+        // Where a lane of before is further than the file knows, its mark decides what is passed over.
+        let before = self.former_marks.iter().filter(|mark| mark.seq > who.acked && !mark.last_hash.is_empty());
+        let before = before.map(|mark| (mark.seq, mark.last_hash.as_str()));
+        for (seq, applied) in known.into_iter().chain(newest).chain(before) {
             let read = who.log.event(Seq(seq)).await;
             match read.map_err(|e| Unavailable::new(UnavailableKind::Server, format!("the log cannot be read: {e}")))? {
                 Some(event) if hash(&event) == applied => {}
@@ -64,7 +100,7 @@ impl State {
             Some(applied) if *applied != hash(event) => Err(alarm(who, seq, "the event there now is another one")),
             Some(_) => Ok(true),
             // Below the watermark everything that is in order was applied: the log was compared at connect.
-            None => Ok(in_order && seq <= self.mark.seq),
+            None => Ok(in_order && (seq <= self.mark.seq || self.former.iter().any(|lanes| lanes.covers(event)))),
         }
     }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use litepost_core::{Chunk, Event, EventRef, Outcome, Seq, Unavailable};
+use litepost_core::{Applied, Chunk, Event, EventRef, Outcome, Unavailable};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -101,6 +101,10 @@ impl SinkFactory for Factory {
     fn needs_watermark(&self) -> bool {
         self.inner.needs_watermark()
     }
+
+    fn remembers(&self) -> bool {
+        self.inner.remembers()
+    }
 }
 
 struct Wrapped {
@@ -120,8 +124,8 @@ impl Sink for Wrapped {
         })
     }
 
-    fn watermark(&self) -> Option<Seq> {
-        self.inner.watermark()
+    fn applied(&self) -> Option<Applied> {
+        self.inner.applied()
     }
 
     fn close(&mut self) -> BoxFuture<'_, ()> {

@@ -219,6 +219,10 @@ impl SinkFactory for Factory {
     fn needs_watermark(&self) -> bool {
         true
     }
+
+    fn remembers(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 
 use futures_util::future::BoxFuture;
 use litepost_core::pipeline::DeliveryOrder;
-use litepost_core::{Line, Outcome, Rejection, Seq, Unavailable, UnavailableKind};
+use litepost_core::{Applied, EventRef, Line, Outcome, Rejection, Seq, Unavailable, UnavailableKind};
 use redis::{Cmd, Pipeline, RedisError, Value};
 
 use super::session::{self, Session};
@@ -115,6 +115,10 @@ impl RedisSink {
             let next = lines.len();
             let line = *lines.entry(Line::of(event, self.context.ordering)).or_insert(next);
             if refused.contains(&line) {
+                continue;
+            }
+            if self.session.former.added(event, batch.order) {
+                outcomes[at] = Outcome::Delivered;
                 continue;
             }
             match self.entry(batch, at, line) {
@@ -238,7 +242,9 @@ impl RedisSink {
     /// Notes how far the server has confirmed.
     fn advance(&mut self, batch: &Batch, outcomes: &[Outcome]) {
         let delivered = outcomes.iter().take_while(|outcome| **outcome == Outcome::Delivered).count();
-        let Some(last) = delivered.checked_sub(1).map(|at| batch.events[at].seq.0) else { return };
+        // What an earlier split has added is not in this lane's state.
+        let ours = |event: &&EventRef| !self.session.former.added(event, batch.order);
+        let Some(last) = batch.events[..delivered].iter().rev().find(ours).map(|event| event.seq.0) else { return };
         self.session.reached = self.session.reached.max(last);
         let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
         let known = confirmed.entry(self.session.state.clone()).or_insert(0);
@@ -269,7 +275,12 @@ impl Sink for RedisSink {
         Box::pin(self.add(batch))
     }
 
-    fn watermark(&self) -> Option<Seq> {
-        Some(Seq(self.session.highest))
+    fn applied(&self) -> Option<Applied> {
+        let former = &self.session.former;
+        Some(Applied {
+            in_order: Seq(self.session.reached),
+            one_by_one: self.session.alone.union(&former.alone).copied().collect(),
+            former: former.lanes.clone(),
+        })
     }
 }

@@ -4,10 +4,11 @@
 //! Called by the factory. Invariant: a session exists only for a server whose memory fits ours; everything else is an
 //! error that says what is gone and what can be done.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::PoisonError;
 
-use litepost_core::{Seq, Unavailable, UnavailableKind};
+use litepost_core::pipeline::DeliveryOrder;
+use litepost_core::{Event, FormerLanes, Seq, Unavailable, UnavailableKind};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ErrorKind, RedisError, ServerErrorKind, cmd};
 
@@ -26,6 +27,22 @@ const BULK_BYTES: usize = 512 << 20;
 
 const OPEN: &str = include_str!("open.lua");
 const DELIVER: &str = include_str!("deliver.lua");
+const FORMER: &str = include_str!("former.lua");
+
+/// What lanes of earlier splits have added.
+#[derive(Default)]
+pub(super) struct Former {
+    pub(super) lanes: Vec<FormerLanes>,
+    pub(super) alone: BTreeSet<Seq>,
+}
+
+impl Former {
+    /// Whether one of them has added the event.
+    pub(super) fn added(&self, event: &Event, order: DeliveryOrder) -> bool {
+        let in_order = order == DeliveryOrder::InOrder && self.lanes.iter().any(|lanes| lanes.covers(event));
+        in_order || self.alone.contains(&event.seq)
+    }
+}
 
 /// What a sink works with.
 pub(super) struct Session {
@@ -36,8 +53,10 @@ pub(super) struct Session {
     pub(super) script: String,
     /// The last position added in order.
     pub(super) reached: i64,
-    /// The highest position added at all.
-    pub(super) highest: i64,
+    /// Added out of order by this lane.
+    pub(super) alone: BTreeSet<Seq>,
+    /// What lanes of earlier splits have added.
+    pub(super) former: Former,
     /// Largest value that the server takes, bytes.
     pub(super) bulk_bytes: usize,
 }
@@ -86,7 +105,7 @@ pub(super) async fn open(
     let failed = |e: RedisError| unavailable(&settings.shown, &e);
     let mut connection = connect(settings).await?;
     let script = cmd("SCRIPT").arg("LOAD").arg(DELIVER).query_async(&mut connection).await.map_err(failed)?;
-    let state = format!("{STATE}{}:{}:{}:{}", context.destination, context.origin, context.epoch, context.lane.index);
+    let state = state_of(context, context.generation, context.lane.index);
     let answer: Vec<String> = cmd("EVAL")
         .arg(OPEN)
         .arg(1)
@@ -112,9 +131,53 @@ pub(super) async fn open(
     for (seq, id) in known.into_iter().chain(newest) {
         is_the_log_s(settings, context, seq, id).await?;
     }
-    let highest = events.keys().copied().max().unwrap_or(0).max(reached);
+    let alone = events.keys().copied().map(Seq).collect();
+    let former = former(settings, context, &mut connection).await?;
     let bulk_bytes = bulk_bytes(&mut connection).await;
-    Ok(Session { connection, state, script, reached, highest, bulk_bytes })
+    Ok(Session { connection, state, script, reached, alone, former, bulk_bytes })
+}
+
+/// Key of a lane's state.
+fn state_of(context: &SinkContext, generation: i64, lane: u32) -> String {
+    format!("{STATE}{}:{}:{}:{generation}:{lane}", context.destination, context.origin, context.epoch)
+}
+
+/// Takes the lanes of earlier splits, so that whoever held them adds nothing more, and learns how far they are.
+async fn former(
+    settings: &Settings,
+    context: &SinkContext,
+    connection: &mut MultiplexedConnection,
+) -> Result<Former, Unavailable> {
+    let mut all = Former::default();
+    for before in context.former.iter() {
+        let mut marks = Vec::with_capacity(before.split.lanes as usize);
+        for lane in 0..before.split.lanes {
+            let answer: Vec<String> = cmd("EVAL")
+                .arg(FORMER)
+                .arg(1)
+                .arg(state_of(context, before.generation, lane))
+                .arg(context.token)
+                .arg(context.settled_by_all)
+                .arg(clock::wall().0)
+                .arg(REMEMBER_MS)
+                .query_async(connection)
+                .await
+                .map_err(|e: RedisError| unavailable(&settings.shown, &e))?;
+            let [reached, id, events @ ..] = &answer[..] else { return Err(strange(settings, &answer)) };
+            let reached: i64 = reached.parse().map_err(|_| strange(settings, &answer))?;
+            if before.counts && reached > context.acked && !id.is_empty() {
+                is_the_log_s(settings, context, reached, id).await?;
+            }
+            marks.push(Seq(reached));
+            if before.counts {
+                all.alone.extend(events.chunks_exact(2).filter_map(|pair| pair[0].parse().ok().map(Seq)));
+            }
+        }
+        if before.counts {
+            all.lanes.push(FormerLanes::new(before.split.ordering, marks));
+        }
+    }
+    Ok(all)
 }
 
 /// A server that remembers less than it has confirmed has lost events: a failover to a replica that was behind, a

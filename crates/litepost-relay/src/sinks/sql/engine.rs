@@ -10,10 +10,10 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use litepost::failpoint::{self, Point};
 use litepost_core::pipeline::DeliveryOrder;
-use litepost_core::{EventRef, Line, Outcome, Rejection, RetryHint, Seq, Unavailable, UnavailableKind, Value};
+use litepost_core::{Applied, EventRef, Line, Outcome, Rejection, RetryHint, Unavailable, UnavailableKind, Value};
 
 use super::beginning::Beginnings;
-use super::ledger::{self, Ledger, Mark, State};
+use super::ledger::{self, Ledger, Mark, Remembered, State, integer, text};
 use super::options::Options;
 use super::outbox_seq::Numbers;
 use super::plan::{Planned, Planner};
@@ -81,17 +81,18 @@ pub(crate) async fn look<S: Session>(
         };
         let lane = |value: Option<&Value>| u32::try_from(integer(value)).unwrap_or(u32::MAX);
         let row = |row: &Vec<Value>| LedgerRow {
-            lane: lane(row.first()),
-            seq: integer(row.get(1)),
-            token: integer(row.get(2)),
-            hash: text(row.get(3)),
+            generation: integer(row.first()),
+            lane: lane(row.get(1)),
+            seq: integer(row.get(2)),
+            token: integer(row.get(3)),
+            hash: text(row.get(4)),
             events: Vec::new(),
         };
         let mut found: Vec<LedgerRow> = rows.iter().map(row).collect();
         for event in session.query(&events.0, &events.1).await.map_err(unavailable)? {
-            let of = lane(event.first());
-            if let Some(row) = found.iter_mut().find(|row| row.lane == of) {
-                row.events.push((integer(event.get(1)), text(event.get(2))));
+            let of = (integer(event.first()), lane(event.get(1)));
+            if let Some(row) = found.iter_mut().find(|row| (row.generation, row.lane) == of) {
+                row.events.push((integer(event.get(2)), text(event.get(3))));
             }
         }
         Ok(found)
@@ -116,28 +117,11 @@ pub(crate) fn unavailable(fault: Fault) -> Unavailable {
     }
 }
 
-fn integer(value: Option<&Value>) -> i64 {
-    match value {
-        Some(Value::Integer(i)) => *i,
-        _ => 0,
-    }
-}
-
-fn text(value: Option<&Value>) -> String {
-    match value {
-        Some(Value::Text(t)) => t.clone(),
-        _ => String::new(),
-    }
-}
-
 impl<S: Session> SqlSink<S> {
     /// Reads the lane's row, or makes it, and sees to it that no older token can commit from here on.
     async fn claim(&mut self, auto_schema: bool) -> Result<State, Unavailable> {
         let ledger = Ledger::new(&self.context, self.session.dialect())?;
         self.find_or_create(&ledger, auto_schema).await?;
-        let (sql, values) = ledger.others();
-        let others = self.session.query(sql, &values).await.map_err(unavailable)?;
-        ledger::same_lanes(&self.context, &others)?;
         let (sql, values) = ledger.claim();
         self.session.execute(sql, &values).await.map_err(unavailable)?;
         let mark = if let Some(mark) = self.read_mark(&ledger).await? {
@@ -150,12 +134,18 @@ impl<S: Session> SqlSink<S> {
         if mark.token != self.context.token {
             return Err(ledger::fenced(&self.context, mark.token));
         }
-        let (sql, values) = ledger.forget(self.context.acked, clock::wall().0);
-        self.session.execute(sql, &values).await.map_err(unavailable)?;
-        let (sql, values) = ledger.read_events();
-        let rows = self.session.query(sql, &values).await.map_err(unavailable)?;
-        let events = rows.iter().map(|row| (integer(row.first()), text(row.get(1)))).collect();
-        Ok(State { ledger, mark, events })
+        // The lane's own row is there: see the ledger's page for why the others come after it.
+        let now = clock::wall().0;
+        let writes = [ledger.fence_former(), ledger.forget(self.context.acked, now), ledger.forget_former(now)];
+        for (sql, values) in writes {
+            self.session.execute(sql, &values).await.map_err(unavailable)?;
+        }
+        let mut answers = Vec::with_capacity(3);
+        for (sql, values) in [ledger.others(), ledger.read_events(), ledger.former_events()] {
+            answers.push(self.session.query(sql, &values).await.map_err(unavailable)?);
+        }
+        let [others, events, former_events] = <[_; 3]>::try_from(answers).unwrap_or_default();
+        State::new(ledger, mark, &self.context, &Remembered { others, events, former_events })
     }
 
     /// Sees to it that both tables are there. Each is asked for: a crash may have come between the two.
@@ -436,8 +426,8 @@ impl<S: Session> Sink for SqlSink<S> {
         })
     }
 
-    fn watermark(&self) -> Option<Seq> {
-        self.ledger.as_ref().map(State::newest)
+    fn applied(&self) -> Option<Applied> {
+        self.ledger.as_ref().map(State::remembered)
     }
 
     fn close(&mut self) -> BoxFuture<'_, ()> {

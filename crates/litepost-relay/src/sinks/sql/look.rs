@@ -81,7 +81,7 @@ async fn ledger_of(
         return Ok(());
     }
     let ledger = Ledger::new(context, target.dialect())?;
-    for (sql, values) in [ledger.read(), ledger.read_events(), ledger.others()] {
+    for (sql, values) in [ledger.read(), ledger.read_events(), ledger.others(), ledger.former_events()] {
         match target.ask(sql, &values).await {
             Ok(_) => {}
             Err(Fault::Rejected(r)) => {

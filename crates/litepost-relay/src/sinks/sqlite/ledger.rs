@@ -3,14 +3,12 @@
 //! Called by the target inside the transaction that executes the events. What the statements mean stands in
 //! `sinks/ledger`.
 
-use std::collections::HashMap;
-
 use litepost_core::Value;
 use rusqlite::types::{Value as Sqlite, ValueRef};
 use rusqlite::{Connection, named_params, params_from_iter};
 
 use crate::sink::{LedgerOf, LedgerRow};
-use crate::sinks::ledger::{Guard, Ledger, Mark};
+use crate::sinks::ledger::{Guard, Ledger, Mark, Remembered, integer, text};
 
 fn bound(values: &[Value]) -> impl Iterator<Item = Sqlite> + '_ {
     values.iter().map(|value| match value {
@@ -60,24 +58,13 @@ pub(super) fn read(db: &Connection, ledger: &Ledger) -> rusqlite::Result<Option<
     }))
 }
 
-/// What was applied out of order and is remembered.
-pub(super) fn read_events(db: &Connection, ledger: &Ledger) -> rusqlite::Result<HashMap<i64, String>> {
-    let rows = query(db, ledger.read_events())?;
-    Ok(rows.iter().map(|row| (integer(row.first()), text(row.get(1)))).collect())
-}
-
-fn integer(value: Option<&Value>) -> i64 {
-    match value {
-        Some(Value::Integer(i)) => *i,
-        _ => 0,
-    }
-}
-
-fn text(value: Option<&Value>) -> String {
-    match value {
-        Some(Value::Text(text)) => text.clone(),
-        _ => String::new(),
-    }
+/// What is remembered beside the lane's row.
+pub(super) fn remembered(db: &Connection, ledger: &Ledger) -> rusqlite::Result<Remembered> {
+    Ok(Remembered {
+        others: query(db, ledger.others())?,
+        events: query(db, ledger.read_events())?,
+        former_events: query(db, ledger.former_events())?,
+    })
 }
 
 /// What the ledger remembers of an outbox file; nothing when there is no ledger yet.
@@ -88,22 +75,22 @@ pub(super) fn look(db: &Connection, who: &LedgerOf) -> rusqlite::Result<Vec<Ledg
     let names = named_params! { ":origin": who.origin, ":epoch": who.epoch, ":destination": who.destination };
     let mut rows: Vec<LedgerRow> = db
         .prepare(
-            "SELECT lane, seq, token, last_hash FROM litepost_ledger
-             WHERE origin = :origin AND epoch = :epoch AND destination = :destination ORDER BY lane",
+            "SELECT lane, seq, token, last_hash, generation FROM litepost_ledger
+             WHERE origin = :origin AND epoch = :epoch AND destination = :destination ORDER BY generation, lane",
         )?
         .query_map(names, |row| {
             let (lane, seq, token, hash) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-            Ok(LedgerRow { lane, seq, token, hash, events: Vec::new() })
+            Ok(LedgerRow { generation: row.get(4)?, lane, seq, token, hash, events: Vec::new() })
         })?
         .collect::<Result<_, _>>()?;
     let mut events = db.prepare(
-        "SELECT lane, seq, hash FROM litepost_ledger_event
+        "SELECT lane, seq, hash, generation FROM litepost_ledger_event
          WHERE origin = :origin AND epoch = :epoch AND destination = :destination",
     )?;
     let mut found = events.query(names)?;
     while let Some(event) = found.next()? {
-        let lane: u32 = event.get(0)?;
-        if let Some(row) = rows.iter_mut().find(|row| row.lane == lane) {
+        let of: (i64, u32) = (event.get(3)?, event.get(0)?);
+        if let Some(row) = rows.iter_mut().find(|row| (row.generation, row.lane) == of) {
             row.events.push((event.get(1)?, event.get(2)?));
         }
     }

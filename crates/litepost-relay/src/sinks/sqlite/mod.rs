@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
-use litepost_core::{Outcome, Seq, Unavailable, UnavailableKind};
+use litepost_core::{Applied, Outcome, Unavailable, UnavailableKind};
 use rusqlite::InterruptHandle;
 use serde::Deserialize;
 
@@ -82,8 +82,8 @@ impl SinkFactory for Factory {
             });
             let mut target = opened.await?;
             target.check_against_log().await?;
-            let (interrupt, watermark) = (target.interrupt_handle(), target.watermark());
-            Ok(Box::new(SqliteSink { target: Arc::new(Mutex::new(target)), interrupt: Arc::new(interrupt), watermark })
+            let (interrupt, applied) = (target.interrupt_handle(), target.applied());
+            Ok(Box::new(SqliteSink { target: Arc::new(Mutex::new(target)), interrupt: Arc::new(interrupt), applied })
                 as Box<dyn Sink>)
         })
     }
@@ -100,6 +100,10 @@ impl SinkFactory for Factory {
         true
     }
 
+    fn remembers(&self) -> bool {
+        self.settings.options.keeps_ledger()
+    }
+
     fn ledger<'a>(&'a self, who: &'a LedgerOf) -> BoxFuture<'a, Result<Option<Vec<LedgerRow>>, Unavailable>> {
         Box::pin(async move {
             if !self.settings.options.keeps_ledger() {
@@ -114,7 +118,7 @@ impl SinkFactory for Factory {
 struct SqliteSink {
     target: Arc<Mutex<Target>>,
     interrupt: Arc<InterruptHandle>,
-    watermark: Option<Seq>,
+    applied: Option<Applied>,
 }
 
 /// Stops the statement under way when the delivery is dropped at its deadline.
@@ -129,8 +133,8 @@ impl Drop for InterruptOnDrop {
 }
 
 impl Sink for SqliteSink {
-    fn watermark(&self) -> Option<Seq> {
-        self.watermark
+    fn applied(&self) -> Option<Applied> {
+        self.applied.clone()
     }
 
     fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>> {

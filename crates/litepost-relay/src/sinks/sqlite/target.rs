@@ -11,7 +11,7 @@ use std::time::Duration;
 use litepost::failpoint::{self, Point};
 use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::statement::{Args, STATEMENT_KIND};
-use litepost_core::{EventRef, Line, Outcome, Rejection, Seq, Statement, Unavailable, UnavailableKind};
+use litepost_core::{Applied, EventRef, Line, Outcome, Rejection, Statement, Unavailable, UnavailableKind};
 use rusqlite::{Connection, InterruptHandle, OpenFlags};
 
 use super::errors::{self, Trouble};
@@ -131,7 +131,6 @@ impl Target {
             self.db.execute_batch(ledger::schema(Dialect::Sqlite)).map_err(fail)?;
         }
         let ledger = Ledger::new(&self.who, Dialect::Sqlite)?;
-        ledger::same_lanes(&self.who, &statements::query(&self.db, ledger.others()).map_err(fail)?)?;
         let now = clock::wall().0;
         // From here on no relay with an older token can commit.
         let mark = match statements::read(&self.db, &ledger).map_err(fail)? {
@@ -145,9 +144,11 @@ impl Target {
                 Mark { seq: self.who.acked, token: self.who.token, last_hash: String::new() }
             }
         };
-        statements::execute(&self.db, ledger.forget(self.who.acked, now)).map_err(fail)?;
-        let events = statements::read_events(&self.db, &ledger).map_err(fail)?;
-        Ok(State { ledger, mark, events })
+        for write in [ledger.fence_former(), ledger.forget(self.who.acked, now), ledger.forget_former(now)] {
+            statements::execute(&self.db, write).map_err(fail)?;
+        }
+        let remembered = statements::remembered(&self.db, &ledger).map_err(fail)?;
+        State::new(ledger, mark, &self.who, &remembered)
     }
 
     /// A ledger must name events that stand in the log, unchanged: otherwise what the log brings next would be taken
@@ -159,9 +160,9 @@ impl Target {
         }
     }
 
-    /// The highest position the ledger knows; `None` without a ledger.
-    pub(super) fn watermark(&self) -> Option<Seq> {
-        self.ledger.as_ref().map(State::newest)
+    /// What the ledger remembers; `None` without a ledger.
+    pub(super) fn applied(&self) -> Option<Applied> {
+        self.ledger.as_ref().map(State::remembered)
     }
 
     pub(super) fn interrupt_handle(&self) -> InterruptHandle {

@@ -222,3 +222,23 @@ fn cloudevents_are_read_by_the_sdk() {
         (server, format!("url = \"{url}\", stream = \"ready\""), url)
     });
 }
+
+#[test]
+fn nothing_is_lost_doubled_or_reordered_when_the_number_of_lanes_changes() {
+    let mut harness = harness();
+    let mut desk = desk(&harness, "lanes = 2\nbatch_size = 5");
+    let connection = harness.connection(harness.port(), Target::Ready);
+    let mut most = 0;
+    for lanes in [2, 3, 1, 4, 2, 3] {
+        desk.configure("redis", &format!("lanes = {lanes}\nbatch_size = 5"), &connection);
+        desk.write_many(60, 7);
+        let relay = desk.start();
+        desk.until("it is split", |desk| desk.number("SELECT count(*) FROM litepost_cursor") == lanes);
+        // The cursor is saved late: what the server has by now it does not know.
+        desk.until("some of it is there", |desk| desk.delivered() > most);
+        relay.kill(&desk);
+        most = desk.delivered();
+    }
+    desk.drain_everything();
+    arrived(&mut harness, &desk);
+}
