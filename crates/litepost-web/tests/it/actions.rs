@@ -83,7 +83,7 @@ async fn every_deed_on_destinations_goes_through_and_a_wrong_one_says_why() {
         ("destinations/resume", hook(json!({ "key": "k1" })), StatusCode::CONFLICT),
         ("destinations/skip", hook(json!({})), StatusCode::BAD_REQUEST),
         ("destinations/skip", hook(json!({ "seqs": [1] })), StatusCode::OK),
-        ("destinations/skip", hook(json!({ "seqs": [77] })), StatusCode::NOT_FOUND),
+        ("destinations/skip", hook(json!({ "seqs": [77] })), StatusCode::CONFLICT),
         ("destinations/accept-holes", hook(json!({})), StatusCode::CONFLICT),
         ("destinations/rewind", hook(json!({})), StatusCode::BAD_REQUEST),
         ("dead/discard", json!({}), StatusCode::BAD_REQUEST),
