@@ -53,7 +53,8 @@ impl LaneStore {
                     "INSERT INTO main.litepost_cursor (destination, lane, lanes, start_after, acked, updated_at, ordering, \
                      ledger, generation) VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, \
                      (SELECT coalesce(max(ledger), 0) FROM main.litepost_cursor WHERE destination = ?1), \
-                     (SELECT coalesce(max(generation), 0) FROM main.litepost_cursor WHERE destination = ?1))",
+                     coalesce((SELECT max(generation) FROM main.litepost_cursor WHERE destination = ?1), \
+                     (SELECT max(generation) + 1 FROM main.litepost_split WHERE destination = ?1), 0))",
                 )
                 .doing(doing)?;
             for lane in (0..lanes).filter(|lane| !found.iter().any(|(have, _)| have == lane)) {

@@ -161,9 +161,10 @@ impl Ledger {
             )?,
             others: text(
                 &format!(
-                    "SELECT generation, lane, seq, last_hash FROM litepost_ledger WHERE {WHOSE} AND generation <> ?4"
+                    "SELECT generation, lane, seq, last_hash, lanes FROM litepost_ledger
+                     WHERE {WHOSE} AND (generation <> ?4 OR lanes <> ?5)"
                 ),
-                4,
+                5,
             )?,
             insert: text(INSERT, 10)?,
             // Waits for a transaction of ours that was given up and may still commit.
@@ -220,7 +221,7 @@ impl Ledger {
 
     /// `generation, lane, seq, hash` of the lanes of other splits.
     pub(crate) fn others(&self) -> (&str, Vec<Value>) {
-        self.of_split(&self.others, [])
+        self.of_split(&self.others, [Value::Integer(self.lanes)])
     }
 
     /// `generation, seq, hash` of what earlier splits have applied out of order.
@@ -309,6 +310,24 @@ pub(crate) fn alarm(who: &SinkContext, seq: i64, found: &str) -> Unavailable {
     )
 }
 
+/// Refuses a ledger whose rows of this very split have another number of lanes: cursors that were made anew know nothing of
+/// the split that it was written under. Asked before the lane makes a row of its own.
+pub(crate) fn same_split(who: &SinkContext, others: &[Vec<Value>]) -> Result<(), Unavailable> {
+    let ours = others.iter().find(|row| integer(row.first()) == who.generation);
+    if let Some(lanes) = ours.map(|row| integer(row.get(4))) {
+        return Err(Unavailable::new(
+            UnavailableKind::Denied,
+            format!(
+                "the target's ledger was written with lanes = {lanes}, and now lanes = {} without a change that the outbox file \
+                 knows of: were its cursors made anew? Nothing is applied, since events would be skipped or doubled. Set \
+                 lanes = {lanes} again; it can be changed from there",
+                who.lane.count
+            ),
+        ));
+    }
+    Ok(())
+}
+
 /// How far the lanes of earlier splits are. `others` is what [`Ledger::others`] found.
 pub(super) fn former(who: &SinkContext, others: &[Vec<Value>]) -> Result<(Vec<FormerLanes>, Vec<Mark>), Unavailable> {
     let rows: Vec<(i64, i64, Mark)> = others
@@ -333,6 +352,7 @@ pub(super) fn former(who: &SinkContext, others: &[Vec<Value>]) -> Result<(Vec<Fo
             ),
         ));
     }
+    same_split(who, others)?;
     let mut lanes = Vec::new();
     let mut marks = Vec::new();
     for former in who.former.iter().filter(|former| former.counts) {

@@ -122,6 +122,9 @@ impl<S: Session> SqlSink<S> {
     async fn claim(&mut self, auto_schema: bool) -> Result<State, Unavailable> {
         let ledger = Ledger::new(&self.context, self.session.dialect())?;
         self.find_or_create(&ledger, auto_schema).await?;
+        let (sql, values) = ledger.others();
+        let others = self.session.query(sql, &values).await.map_err(unavailable)?;
+        ledger::same_split(&self.context, &others)?;
         let (sql, values) = ledger.claim();
         self.session.execute(sql, &values).await.map_err(unavailable)?;
         let mark = if let Some(mark) = self.read_mark(&ledger).await? {
