@@ -164,8 +164,15 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
+/// A name between the dots of a TOML table: bare where TOML allows it, else quoted.
+fn table_name(name: &str) -> String {
+    let bare = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    if bare { name.to_owned() } else { quoted(name) }
+}
+
 fn configuration(answers: &Answers) -> String {
     let Answers { app, outbox: (key, place), sink, to, topics } = answers;
+    let app = table_name(app);
     let topics: Vec<String> = topics.iter().map(|topic| quoted(topic)).collect();
     let (name, kind, connection) = match sink {
         SinkKind::File => ("audit", "file", format!("path = {}", quoted(to))),

@@ -98,14 +98,13 @@ fn routing(destination: &DestinationConfig) -> Routing {
 }
 
 fn token(file: Option<&Path>, config: &Config) -> Result<Option<Token>, Failure> {
-    let text = match file {
-        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
+    let text = if let Some(path) = file {
+        Some(std::fs::read_to_string(path).map_err(|error| {
             Failure::user(format!("{}: {error}", path.display()), "name a file that holds the token")
-        })?),
-        None => {
-            let given = std::env::var("LITEPOST_ADMIN_TOKEN").ok().filter(|text| !text.is_empty());
-            given.or_else(|| config.admin.token.as_ref().map(|token| token.expose().to_owned()))
-        }
+        })?)
+    } else {
+        let given = std::env::var("LITEPOST_ADMIN_TOKEN").ok().filter(|text| !text.is_empty());
+        given.or_else(|| config.admin.token.as_ref().map(|token| token.expose().to_owned()))
     };
     text.map(|text| Token::new(&text).map_err(|why| Failure::user(why, "make one with `openssl rand -hex 32`")))
         .transpose()

@@ -37,7 +37,7 @@ impl Daemon {
             let log = log_of(place);
             let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
             let address = lines.iter().find_map(|line| line["address"].as_str());
-            daemon.address = address.unwrap_or_default().to_owned();
+            address.unwrap_or_default().clone_into(&mut daemon.address);
             !daemon.address.is_empty()
         });
         daemon

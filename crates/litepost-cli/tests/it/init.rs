@@ -57,7 +57,7 @@ fn is_a_compose_file(text: &str) {
 
 #[test]
 fn a_compose_file_with_any_name_of_an_app_is_one() {
-    for app in ["shop", "no", "a_b"] {
+    for app in ["shop", "käse-1", "no", "a_b"] {
         let place = Place::new();
         place.good(&["init", "--app", app, "--compose"]);
         is_a_compose_file(&std::fs::read_to_string(place.path("compose.yaml")).unwrap());

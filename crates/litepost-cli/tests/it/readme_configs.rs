@@ -29,8 +29,11 @@ fn run(place: &Place, arguments: &[&str]) -> Answer {
     Answer::of(command.env("TURSO_AUTH_TOKEN", "secret").output().unwrap())
 }
 
+/// A destination's name and what it takes.
+type Takes = (String, Vec<String>);
+
 /// `check` of a block as `outbox.toml`; what it says of destinations.
-fn checked(block: &str) -> (Place, Vec<(String, Vec<String>)>, Vec<String>) {
+fn checked(block: &str) -> (Place, Vec<Takes>, Vec<String>) {
     let place = Place::new();
     place.write("outbox.toml", block);
     let answer = run(&place, &["check", "--json"]);

@@ -43,27 +43,22 @@ pub(crate) fn read(entry: &Entry, problems: &mut Vec<Problem>) -> Admin {
         token: keys.token.as_ref().map(|given| given.value.clone()),
         freshness_ms: keys.freshness.as_ref().map(|given| given.value.0),
     };
+    if problems.len() > before {
+        // What cannot be used was reported where it stands.
+        return admin;
+    }
     match &keys.listen {
         Some(Given { value: Address(address), key, span }) if !address.ip().is_loopback() && keys.token.is_none() => {
-            // A token that cannot be used was reported where it stands.
-            if problems.len() == before {
-                problems.push(
-                    Problem::error(
-                        key,
-                        format!("{key}: {address} can be reached from other machines, and there is no token"),
-                    )
-                    .at(span.clone())
-                    .label("needs a token")
-                    .hint("add token = \"${LITEPOST_ADMIN_TOKEN}\" below [admin], or listen on 127.0.0.1"),
-                );
-            }
+            let message = format!("{key}: {address} can be reached from other machines, and there is no token");
+            let hint = "add token = \"${LITEPOST_ADMIN_TOKEN}\" below [admin], or listen on 127.0.0.1";
+            problems.push(Problem::error(key, message).at(span.clone()).label("needs a token").hint(hint));
         }
-        None if problems.len() == before => problems.push(
+        None => problems.push(
             Problem::warning(PATH, "[admin] has no listen: nothing is served unless `--admin` names an address")
                 .at(entry.key_span.clone())
                 .label("needs listen = \"127.0.0.1:8765\""),
         ),
-        _ => {}
+        Some(_) => {}
     }
     admin
 }

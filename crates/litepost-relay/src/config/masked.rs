@@ -109,7 +109,7 @@ fn literal(text: &str, span: Span) -> Vec<usize> {
 
 /// Secrets where the file can be read as TOML.
 fn in_tree(table: &DeTable<'_>, path: &str, secret: bool, spans: &mut Vec<Span>) {
-    for (key, value) in table.iter() {
+    for (key, value) in table {
         let path = reader::join(path, key.get_ref());
         let below = secret || SECRET_TABLES.iter().any(|name| path.ends_with(&format!(".connection.{name}")));
         in_value(value.get_ref(), value.span(), &path, below || is_secret(&path), spans);
@@ -120,7 +120,7 @@ fn in_value(value: &DeValue<'_>, span: Span, path: &str, secret: bool, spans: &m
     match value {
         DeValue::String(text) if secret && !REFERENCES.iter().any(|word| text.starts_with(word)) => spans.push(span),
         DeValue::Array(items) => {
-            for item in items.iter() {
+            for item in items {
                 in_value(item.get_ref(), item.span(), path, secret, spans);
             }
         }

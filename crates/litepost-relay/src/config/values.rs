@@ -229,7 +229,7 @@ pub(crate) fn show_bytes(bytes: usize) -> String {
     const UNITS: [(usize, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     UNITS
         .iter()
-        .find(|(unit, _)| bytes != 0 && bytes % unit == 0)
+        .find(|(unit, _)| bytes != 0 && bytes.is_multiple_of(*unit))
         .map_or_else(|| format!("{bytes} bytes"), |(unit, word)| format!("{} {word}", bytes / unit))
 }
 

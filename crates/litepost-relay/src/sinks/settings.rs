@@ -62,6 +62,14 @@ fn plain(message: &str) -> String {
     format!("expected {expected}, found {found}")
 }
 
+/// `path`, relative to the folder of the configuration file.
+pub(crate) fn path(settings: &SinkSettings, path: &Path, key: &str) -> Result<PathBuf, SinkConfigError> {
+    if path.as_os_str().is_empty() {
+        return Err(SinkConfigError::new(key, "must not be empty; name a file"));
+    }
+    Ok(settings.base_dir.join(path))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,12 +91,4 @@ mod tests {
             assert_eq!(plain(said), told);
         }
     }
-}
-
-/// `path`, relative to the folder of the configuration file.
-pub(crate) fn path(settings: &SinkSettings, path: &Path, key: &str) -> Result<PathBuf, SinkConfigError> {
-    if path.as_os_str().is_empty() {
-        return Err(SinkConfigError::new(key, "must not be empty; name a file"));
-    }
-    Ok(settings.base_dir.join(path))
 }

@@ -268,6 +268,7 @@ fn context(generation: i64, lane: Lane, token: i64, former: &[FormerSplit]) -> S
         ordering: Ordering::Key,
         token,
         deadline: Duration::from_secs(10),
+        topics: Vec::new(),
         acked: 0,
         log: LogPeek::default(),
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use litepost::{Durability, enqueue};
-use litepost_core::{HeaderFilter, Outcome, Seq, TopicFilter, Unavailable};
+use litepost_core::{Applied, HeaderFilter, Outcome, Seq, TopicFilter, Unavailable};
 use litepost_relay::config::Purpose;
 use litepost_relay::relay::{DestinationConfig, Relay, RelayConfig, SourceConfig, Start};
 use litepost_relay::sink::{Batch, Sink, SinkContext, SinkFactory};
@@ -160,6 +160,10 @@ impl SinkFactory for Watched {
     fn needs_watermark(&self) -> bool {
         self.factory.needs_watermark()
     }
+
+    fn remembers(&self) -> bool {
+        self.factory.remembers()
+    }
 }
 
 struct WatchedSink {
@@ -178,8 +182,8 @@ impl Sink for WatchedSink {
         })
     }
 
-    fn watermark(&self) -> Option<Seq> {
-        self.sink.watermark()
+    fn applied(&self) -> Option<Applied> {
+        self.sink.applied()
     }
 
     fn close(&mut self) -> BoxFuture<'_, ()> {

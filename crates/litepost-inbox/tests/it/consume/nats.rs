@@ -103,5 +103,5 @@ async fn a_server_that_dies_while_messages_are_handled_is_connected_to_anew() {
         server.start_again();
         server
     };
-    suite::outage::<Jetstream, _>(&url, restart).await;
+    Box::pin(suite::outage::<Jetstream, _>(&url, restart)).await;
 }
