@@ -60,6 +60,7 @@ fn a_compose_file_with_any_name_of_an_app_is_one() {
     for app in ["shop", "käse-1", "no", "a_b"] {
         let place = Place::new();
         place.good(&["init", "--app", app, "--compose"]);
+        place.good(&["check"]);
         is_a_compose_file(&std::fs::read_to_string(place.path("compose.yaml")).unwrap());
     }
 }
