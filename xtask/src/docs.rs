@@ -41,7 +41,8 @@ pub fn run(args: &Args) -> Result<()> {
 /// The test that compares what the code writes about itself (the reference of the configuration, its JSON Schema)
 /// with the files; told to, it writes them.
 fn generated() -> Command {
-    cargo(&["test", "--quiet", "--package", "litepost-cli", "--test", "it", "generated"])
+    // With every feature: the pages name every destination that the code has.
+    cargo(&["test", "--quiet", "--package", "litepost-cli", "--all-features", "--test", "it", "generated"])
 }
 
 /// An error when anything generated is out of date.

@@ -259,6 +259,10 @@ impl Sink for WatchedSink {
         self.sink.applied()
     }
 
+    fn confirmed(&self) -> Option<Seq> {
+        self.sink.confirmed()
+    }
+
     fn close(&mut self) -> BoxFuture<'_, ()> {
         self.sink.close()
     }

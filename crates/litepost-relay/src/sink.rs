@@ -43,6 +43,13 @@ pub trait Sink: Send {
         None
     }
 
+    /// The highest position that the destination itself remembers to have taken in order in this lane. Asked after each
+    /// [`Sink::deliver`]; a later connection is told ([`SinkContext::confirmed`]), so that it can notice that the
+    /// destination has forgotten. `None`: it does not remember, or cannot forget alone.
+    fn confirmed(&self) -> Option<Seq> {
+        None
+    }
+
     /// Called before the sink is dropped on a graceful stop: flush, say good-bye. The default does nothing.
     fn close(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
@@ -142,6 +149,8 @@ pub struct SinkContext {
     /// Every event up to here is settled in the outbox file, durably, and none of them waits in a blocked line: what a
     /// destination remembers one by one at or below this position it may forget.
     pub acked: i64,
+    /// The highest of [`Sink::confirmed`], as far as the outbox file knows; the destination may have confirmed more. One that keeps positions itself and remembers less has lost data.
+    pub confirmed: i64,
     /// Looks at single events of the log. A destination that remembers a position above `acked` must find the very
     /// event there that it has applied; otherwise the file was restored or copied, and nothing may be skipped.
     pub log: LogPeek,

@@ -264,6 +264,8 @@ pub struct Settlement {
     pub released: Vec<Line>,
     /// Events to copy to the dead letters.
     pub dead: Vec<DeadLetter>,
+    /// The highest position that the destination has confirmed in order, as far as the driver knows, who alone does.
+    pub reached: Seq,
     /// Whether it must survive a power cut before the pipeline goes on: it holds an exception that a
     /// destination's watermark is about to pass.
     pub durable: bool,

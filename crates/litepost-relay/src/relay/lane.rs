@@ -53,6 +53,8 @@ pub(super) struct Standing {
     settled_by_all: Seq,
     generation: i64,
     former: Arc<[FormerSplit]>,
+    /// What the destination is known to remember, if it is one that keeps positions itself.
+    pub(super) reached: Seq,
 }
 
 impl LaneTask {
@@ -183,6 +185,7 @@ impl LaneTask {
             settled_by_all: row.settled_by_all,
             generation: row.generation,
             former: row.former,
+            reached: row.reached,
         };
         let pipeline = Pipeline::new(self.config.clone(), loaded, clock::now());
         let mut tenure = Tenure::new(self, lease, identity, pipeline, standing, taken);
@@ -210,6 +213,7 @@ impl LaneTask {
             deadline: self.deadline,
             topics: Vec::new(),
             acked: standing.settled.0,
+            confirmed: standing.reached.0,
             log: LogPeek::new(move |seq| {
                 let reader = reader.clone();
                 async move { Ok(reader.fetch(vec![seq]).await?.into_iter().next()) }.boxed()

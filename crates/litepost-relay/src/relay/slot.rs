@@ -23,6 +23,8 @@ pub(super) struct Answer {
     pub(super) connection: Connection,
     pub(super) id: DeliveryId,
     pub(super) outcomes: Vec<Outcome>,
+    /// How far the destination remembers to have come, if it is one that keeps positions itself.
+    pub(super) reached: Option<Seq>,
 }
 
 /// What came of asking for what is applied.
@@ -47,6 +49,7 @@ pub(super) async fn look_up_settled(context: &mut SinkContext, writer: &WriterHa
     {
         context.acked = context.acked.max(settled_in(&state).0);
         context.settled_by_all = context.settled_by_all.max(row.settled_by_all.0);
+        context.confirmed = context.confirmed.max(row.reached.0);
     }
 }
 
@@ -86,23 +89,26 @@ pub(super) async fn deliver(
     let all = |trouble: Unavailable, count: usize| vec![Outcome::Unavailable(trouble); count];
     let mut sink = match connect(connection, factory.as_ref(), &context, deadline).await {
         Ok(sink) => sink,
-        Err(trouble) => return Answer { slot, connection: None, id, outcomes: all(trouble, events.len()) },
+        Err(trouble) => {
+            return Answer { slot, connection: None, id, outcomes: all(trouble, events.len()), reached: None };
+        }
     };
     let batch = Batch { order, events };
     if failpoint::hit(Point::DeliverBefore) {
         let trouble = Unavailable::new(UnavailableKind::Connect, Point::DeliverBefore.name());
-        return Answer { slot, connection: None, id, outcomes: all(trouble, batch.events.len()) };
+        return Answer { slot, connection: None, id, outcomes: all(trouble, batch.events.len()), reached: None };
     }
     let delivered = tokio::time::timeout(deadline, sink.deliver(&batch)).await;
     if failpoint::hit(Point::DeliverAfter) {
         let trouble = Unavailable::new(UnavailableKind::Timeout, Point::DeliverAfter.name());
-        return Answer { slot, connection: None, id, outcomes: all(trouble, batch.events.len()) };
+        return Answer { slot, connection: None, id, outcomes: all(trouble, batch.events.len()), reached: None };
     }
     if let Ok(outcomes) = delivered {
         let failed = outcomes.len() != batch.events.len()
             || outcomes.iter().any(|outcome| matches!(outcome, Outcome::Unavailable(_)));
-        return Answer { slot, connection: (!failed).then_some(sink), id, outcomes };
+        let reached = sink.confirmed();
+        return Answer { slot, connection: (!failed).then_some(sink), id, outcomes, reached };
     }
     let trouble = Unavailable::new(UnavailableKind::Timeout, format!("no answer within {deadline:?}"));
-    Answer { slot, connection: None, id, outcomes: all(trouble, batch.events.len()) }
+    Answer { slot, connection: None, id, outcomes: all(trouble, batch.events.len()), reached: None }
 }

@@ -174,7 +174,8 @@ impl<'a> Tenure<'a> {
                 };
                 self.deliveries.push(deliver.boxed());
             }
-            Action::Settle(settlement) => {
+            Action::Settle(mut settlement) => {
+                settlement.reached = self.standing.reached;
                 let (writer, lease) = (self.task.writer.clone(), self.lease.clone());
                 let id = settlement.id.unwrap_or(SettlementId(0));
                 self.settling = Some(async move { (id, writer.settle(lease, settlement).await) }.boxed());
@@ -244,6 +245,7 @@ impl<'a> Tenure<'a> {
         if let Some(slot) = self.slots.get_mut(answer.slot) {
             *slot = answer.connection;
         }
+        self.standing.reached = self.standing.reached.max(answer.reached.unwrap_or_default());
         let rng = &mut self.rng;
         self.pipeline.outcomes(answer.id, answer.outcomes, clock::now(), &mut || rng.chance());
         self.count_outages();

@@ -16,6 +16,8 @@ use litepost_core::{Event, Millis};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::message;
+
 /// What an event looks like on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -72,11 +74,10 @@ fn push_cloudevent(out: &mut Vec<u8>, event: &Event, origin: &str) {
     for (name, value) in cloudevent_extensions(event) {
         push_field(out, &name, &value);
     }
-    let json = event.payload.as_str().is_some_and(is_json);
-    if json {
-        push_field(out, "datacontenttype", "application/json");
-    } else if event.payload.as_str().is_some() {
-        push_field(out, "datacontenttype", "text/plain");
+    if event.payload.as_str().is_some() {
+        // (Structured CloudEvents are UTF-8 as JSON is: a charset would say nothing.)
+        let media_type = message::media_type(event);
+        push_field(out, "datacontenttype", media_type.split(';').next().unwrap_or(media_type));
     }
     push_payload(out, event, "data", "data_base64");
     out.push(b'}');
@@ -95,8 +96,8 @@ pub(crate) fn cloudevent_type(event: &Event) -> &str {
     if event.kind.is_empty() { &event.topic } else { &event.kind }
 }
 
-/// The extension attributes: topic, seq, version, and those headers whose names CloudEvents allows.
-pub(crate) fn cloudevent_extensions(event: &Event) -> Vec<(String, String)> {
+/// Whether the name is one of the attributes that litepost sets or CloudEvents reserves.
+pub(crate) fn is_cloudevents_attribute(name: &str) -> bool {
     const CORE: [&str; 13] = [
         "specversion",
         "id",
@@ -112,13 +113,18 @@ pub(crate) fn cloudevent_extensions(event: &Event) -> Vec<(String, String)> {
         "seq",
         "aggregateversion",
     ];
+    CORE.contains(&name)
+}
+
+/// The extension attributes: topic, seq, version, and those headers whose names CloudEvents allows.
+pub(crate) fn cloudevent_extensions(event: &Event) -> Vec<(String, String)> {
     let mut all = vec![("topic".to_owned(), event.topic.to_string()), ("seq".to_owned(), event.seq.to_string())];
     if let Some(version) = event.version {
         all.push(("aggregateversion".into(), version.to_string()));
     }
     for (name, value) in headers(event) {
         let allowed = !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        if allowed && !CORE.contains(&name.as_str()) {
+        if allowed && !is_cloudevents_attribute(&name) {
             all.push((name, value));
         }
     }

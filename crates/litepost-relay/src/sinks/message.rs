@@ -15,6 +15,7 @@ use bytes::Bytes;
 use litepost_core::{Event, Rejection};
 use serde::Deserialize;
 
+use super::compress::Compression;
 use super::encode::{self, Format};
 use super::template::{Otherwise, Rules, Template};
 use crate::sink::SinkConfigError;
@@ -46,6 +47,8 @@ pub(crate) struct HeaderRules {
     pub(crate) reserved: &'static [&'static str],
     /// Whether a name is allowed.
     pub(crate) name: fn(&str) -> bool,
+    /// Whether a value is carried as it is. (Line breaks and NUL never are.)
+    pub(crate) value: fn(&str) -> bool,
 }
 
 /// How the events of one destination become messages.
@@ -59,6 +62,8 @@ pub(crate) struct Mapping {
     pub(crate) headers: HeaderTemplates,
     /// The broker's rules.
     pub(crate) rules: &'static HeaderRules,
+    /// Whether large bodies are compressed.
+    pub(crate) compression: Option<Compression>,
 }
 
 /// Headers that the configuration adds to every message: names, and templates of their values.
@@ -121,9 +126,15 @@ pub(crate) struct Message<'a> {
     pub(crate) body: Bytes,
     /// The body's media type; where the broker has no property for it, a header `content-type`.
     pub(crate) content_type: &'static str,
+    /// The body's content coding, when it is compressed; where the broker has no property for it, a header
+    /// [`CONTENT_ENCODING`].
+    pub(crate) content_encoding: Option<&'static str>,
     /// The headers, each name once.
     pub(crate) headers: Vec<Header<'a>>,
 }
+
+/// The header that names the content coding of a body.
+pub(crate) const CONTENT_ENCODING: &str = "content-encoding";
 
 impl Mapping {
     /// The message for this event, or why there can be none.
@@ -131,25 +142,38 @@ impl Mapping {
         let mut headers: Vec<Header<'a>> = Vec::with_capacity(8);
         headers.push(("litepost-id".into(), Cow::Borrowed(&*event.id)));
         headers.push(("litepost-seq".into(), event.seq.to_string().into()));
-        let (body, content_type) = match self.body {
-            Body::Raw => {
-                push_columns(&mut headers, event);
-                (event.payload.bytes().clone(), media_type(event))
-            }
-            Body::Json => (self.encoded(event, Format::Json), "application/json"),
-            Body::Cloudevents => (self.encoded(event, Format::CloudEvents), "application/cloudevents+json"),
-            Body::CloudeventsBinary => {
-                self.push_attributes(&mut headers, event);
-                (event.payload.bytes().clone(), media_type(event))
-            }
-        };
+        match self.body {
+            Body::Raw => push_columns(&mut headers, event),
+            Body::CloudeventsBinary => self.push_attributes(&mut headers, event),
+            Body::Json | Body::Cloudevents => {}
+        }
+        let (body, content_type) = self.body(event);
         self.push_own(&mut headers, event)?;
         for (name, value) in &headers {
             if value.contains(['\r', '\n', '\0']) {
                 return Err(refuse(name, "holds a line break or NUL"));
             }
+            if !(self.rules.value)(value) {
+                return Err(refuse(name, "has a value that this destination does not carry as it is"));
+            }
         }
-        Ok(Message { key: event.key.as_deref().map(str::as_bytes), body, content_type, headers })
+        // What the application has encoded itself stays as it is: two codings would be one too many for most readers.
+        let coded = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(CONTENT_ENCODING));
+        let (body, content_encoding) = match self.compression {
+            Some(compression) if !coded => compression.compressed(body),
+            _ => (body, None),
+        };
+        let key = event.key.as_deref().map(str::as_bytes);
+        Ok(Message { key, body, content_type, content_encoding, headers })
+    }
+
+    /// The body alone and its media type, for transports without headers.
+    pub(crate) fn body(&self, event: &Event) -> (Bytes, &'static str) {
+        match self.body {
+            Body::Raw | Body::CloudeventsBinary => (event.payload.bytes().clone(), media_type(event)),
+            Body::Json => (self.encoded(event, Format::Json), "application/json"),
+            Body::Cloudevents => (self.encoded(event, Format::CloudEvents), "application/cloudevents+json"),
+        }
     }
 
     /// Appends the event as JSON, without a line break: for bodies that hold several.
@@ -172,7 +196,7 @@ impl Mapping {
         let given = headers.len();
         for (name, value) in encode::all_headers(event) {
             let known = headers[..given].iter().any(|(known, _)| known.eq_ignore_ascii_case(&name));
-            if known || self.rules.is_taken(&name) {
+            if known || self.rules.is_taken(&name) || self.speaks_of_another_body(&name) {
                 continue;
             }
             if !(self.rules.name)(&name) {
@@ -181,6 +205,18 @@ impl Mapping {
             headers.push((name.into(), value.into()));
         }
         Ok(())
+    }
+
+    /// Whether a header of the event would say something of this body that only holds for its payload: the coding of a
+    /// payload that stands within JSON, or an attribute where the binding gives attributes no prefix.
+    fn speaks_of_another_body(&self, name: &str) -> bool {
+        match self.body {
+            Body::Raw => false,
+            Body::Json | Body::Cloudevents => name.eq_ignore_ascii_case(CONTENT_ENCODING),
+            Body::CloudeventsBinary => {
+                self.rules.cloudevents_prefix.is_empty() && encode::is_cloudevents_attribute(name)
+            }
+        }
     }
 
     fn push_attributes<'a>(&self, headers: &mut Vec<Header<'a>>, event: &'a Event) {
@@ -225,6 +261,7 @@ fn push_columns<'a>(headers: &mut Vec<Header<'a>>, event: &'a Event) {
 pub(crate) fn media_type(event: &Event) -> &'static str {
     match event.payload.as_str() {
         Some(text) if encode::is_json(text) => "application/json",
+        Some(_) if super::payload::is_sealed(event) => super::payload::SEALED_TYPE,
         Some(_) => "text/plain; charset=utf-8",
         None => "application/octet-stream",
     }
@@ -265,11 +302,17 @@ mod tests {
 
     use super::*;
 
-    static RULES: HeaderRules =
-        HeaderRules { cloudevents_prefix: "ce-", cloudevents_percent: true, reserved: &["nats-"], name: is_token };
+    static RULES: HeaderRules = HeaderRules {
+        cloudevents_prefix: "ce-",
+        cloudevents_percent: true,
+        reserved: &["nats-"],
+        name: is_token,
+        value: |_| true,
+    };
 
     fn mapping(body: Body) -> Mapping {
-        Mapping { body, origin: "0af3".into(), headers: HeaderTemplates::default(), rules: &RULES }
+        let headers = HeaderTemplates::default();
+        Mapping { body, origin: "0af3".into(), headers, rules: &RULES, compression: None }
     }
 
     fn event(headers: &str) -> Event {
@@ -376,5 +419,33 @@ mod tests {
         let event = Event { key: Some("a\nb".into()), ..event("{}") };
         assert!(mapping(Body::Raw).message(&event).unwrap_err().message.contains("litepost-key"));
         assert!(mapping(Body::Json).message(&event).is_ok(), "JSON escapes it");
+    }
+
+    #[test]
+    fn compression_is_told_and_what_is_encoded_already_stays_as_it_is() {
+        let large = "x".repeat(2_000);
+        let event =
+            |headers: &str| Event { headers: Some(headers.into()), ..Event::new(Seq(1), "i", "t", large.as_str()) };
+        let compression = Some(serde_json::from_str(r#"{"algorithm":"gzip"}"#).unwrap());
+        let message = |body, headers: &str| {
+            let event = event(headers);
+            let message = Mapping { compression, ..mapping(body) }.message(&event).unwrap();
+            let named = message.headers.iter().any(|(name, _)| name == CONTENT_ENCODING);
+            (message.body.len(), message.content_encoding, named)
+        };
+        assert!(matches!(message(Body::Raw, "{}"), (..200, Some("gzip"), false)));
+        assert_eq!(message(Body::Raw, r#"{"content-encoding":"br"}"#), (2_000, None, true));
+        // Of a payload within JSON, not of the body.
+        assert!(matches!(message(Body::Json, r#"{"content-encoding":"br"}"#), (..300, Some("gzip"), false)));
+    }
+
+    #[test]
+    fn without_a_prefix_no_header_stands_for_an_attribute() {
+        static BARE: HeaderRules = HeaderRules { cloudevents_prefix: "", ..RULES };
+        let event = event(r#"{"datacontenttype":"x","dataschema":"x","id":"x","tenant":"t"}"#);
+        let message = Mapping { rules: &BARE, ..mapping(Body::CloudeventsBinary) };
+        let message = message.message(&event).unwrap();
+        assert!(message.headers.iter().all(|(_, value)| value != "x"), "{:?}", message.headers);
+        assert!(message.headers.contains(&("tenant".into(), "t".into())));
     }
 }

@@ -4,6 +4,7 @@
 //! file and one line here.
 
 mod blackhole;
+mod compress;
 mod encode;
 mod exec;
 mod file;
@@ -37,7 +38,6 @@ mod sqlite;
 mod stdout;
 #[allow(dead_code, reason = "parts are used by the brokers' sinks only, each behind its feature")]
 mod template;
-#[cfg(any(feature = "amqp", feature = "mqtt"))]
 mod tls;
 #[cfg(any(feature = "amqp", feature = "kafka"))]
 mod windows;

@@ -36,6 +36,10 @@ Every message also has `litepost-id` and `litepost-seq`, the event's own headers
 broker, to litepost or to CloudEvents are left out when an event brings them. A line break or NUL in a value, and a name
 that the transport does not have, make the event a dead letter with the code `header`.
 
+`compression = { algorithm = \"zstd\", above_bytes = 1024 }` (or `\"gzip\"`), where a destination has it, compresses bodies above
+that size, and says so in `content-encoding`; what does not become smaller is sent as it is. (Kafka's own compression is one of
+batches, which its consumers undo by themselves.)
+
 ## Templates
 
 Topics, subjects, routing keys, streams and the values of `headers` are templates. They are checked when the

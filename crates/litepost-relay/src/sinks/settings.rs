@@ -70,6 +70,46 @@ pub(crate) fn path(settings: &SinkSettings, path: &Path, key: &str) -> Result<Pa
     Ok(settings.base_dir.join(path))
 }
 
+/// Checks numbers of the connection: each at least 1, and at most its bound where it has one.
+pub(crate) fn within<'a>(
+    numbers: impl IntoIterator<Item = (&'a str, u64, Option<u64>)>,
+) -> Result<(), SinkConfigError> {
+    for (key, value, most) in numbers {
+        let message = match most {
+            Some(most) if value == 0 || value > most => format!("must lie between 1 and {most}"),
+            None if value == 0 => "must be at least 1".to_owned(),
+            _ => continue,
+        };
+        return Err(SinkConfigError::new(format!("connection.{key}"), message));
+    }
+    Ok(())
+}
+
+/// A file that the connection names, relative to the folder of the configuration file.
+pub(crate) fn file(
+    settings: &SinkSettings,
+    given: Option<&Path>,
+    key: &str,
+) -> Result<Option<PathBuf>, SinkConfigError> {
+    given.map(|given| path(settings, given, &format!("connection.{key}"))).transpose()
+}
+
+/// `tls_client_cert` and `tls_client_key`: both or neither.
+pub(crate) fn tls_client(
+    settings: &SinkSettings,
+    cert: Option<&Path>,
+    key: Option<&Path>,
+) -> Result<Option<(PathBuf, PathBuf)>, SinkConfigError> {
+    match (file(settings, cert, "tls_client_cert")?, file(settings, key, "tls_client_key")?) {
+        (Some(cert), Some(key)) => Ok(Some((cert, key))),
+        (None, None) => Ok(None),
+        _ => {
+            let message = "needs tls_client_key beside it, and the other way round";
+            Err(SinkConfigError::new("connection.tls_client_cert", message))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -115,7 +115,8 @@ impl Template {
                     if !plain.is_empty() {
                         parts.push(Part::Text(std::mem::take(&mut plain)));
                     }
-                    parts.push(value(&name).map_err(|message| fail(at + 1, message))?);
+                    let part = value(&name).and_then(|part| fallback_fits(part, rules));
+                    parts.push(part.map_err(|message| fail(at + 1, message))?);
                 }
                 _ => plain.push(c),
             }
@@ -126,6 +127,11 @@ impl Template {
         let template = Self { parts, rules };
         let sample = template.sample();
         (rules.check)(&sample).map_err(|why| fail(0, format!("{sample:?} is no {}: {why}", rules.what)))?;
+        let bytes = template.with_every_value("").len();
+        if bytes > rules.bytes_max {
+            let (what, most) = (rules.what, rules.bytes_max);
+            return Err(fail(0, format!("the {what} has {bytes} bytes without any value, {most} are allowed")));
+        }
         Ok(template)
     }
 
@@ -171,6 +177,11 @@ impl Template {
         }
         let event = |topic: &String| Event::new(litepost_core::Seq(1), "look", topic.as_str(), "");
         topics.iter().filter_map(|topic| self.render(&event(topic)).ok()).collect()
+    }
+
+    /// Whether the event's value of this name stands in it.
+    pub(crate) fn holds(&self, name: &str) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Value { field, .. } if field.name() == name))
     }
 
     /// The template with `value` in place of every value (a wildcard of the destination, say).
@@ -273,6 +284,17 @@ fn value(inside: &str) -> Result<Part, String> {
     Ok(Part::Value { field, fallback })
 }
 
+/// A fallback that the destination would refuse each time is a mistake of the template, not of the events.
+fn fallback_fits(part: Part, rules: &Rules) -> Result<Part, String> {
+    if let Part::Value { field, fallback: Some(text) } = &part
+        && rules.otherwise == Otherwise::Reject
+        && let Some(c) = text.chars().find(|c| !(rules.plain)(*c))
+    {
+        return Err(format!("the fallback of {{{}}} holds {c:?}, which a {} must not hold", field.name(), rules.what));
+    }
+    Ok(part)
+}
+
 #[cfg(test)]
 mod tests {
     use litepost_core::Seq;
@@ -325,6 +347,14 @@ mod tests {
         assert!(wrong("{header.}").contains("there is no {header.}"));
         assert!(wrong("a..{key}").contains("is no subject: an empty token"));
         assert!(wrong("").contains("must not be empty"));
+        assert!(wrong(&"long".repeat(11)).contains("44 bytes without any value, 40 are allowed"));
+        let strict = |text: &str| Template::compile(text, &STRICT).map(drop).map_err(|e| e.to_string());
+        assert!(
+            strict("{key|a b}")
+                .unwrap_err()
+                .starts_with("the fallback of {key} holds ' ', which a topic must not hold")
+        );
+        assert_eq!((strict("{key|a-b}"), rendered("{source|a b}").as_deref()), (Ok(()), Ok("a%20b")));
     }
 
     #[test]

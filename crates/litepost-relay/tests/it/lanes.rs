@@ -270,6 +270,7 @@ fn context(generation: i64, lane: Lane, token: i64, former: &[FormerSplit]) -> S
         deadline: Duration::from_secs(10),
         topics: Vec::new(),
         acked: 0,
+        confirmed: 0,
         log: LogPeek::default(),
     }
 }

@@ -31,6 +31,7 @@ fn look(kind: &str, topics: &[&str], connection: &str) -> Vec<String> {
         deadline: std::time::Duration::from_secs(20),
         topics: destination.topics.iter().filter(|topic| !topic.contains('*')).cloned().collect(),
         acked: 0,
+        confirmed: 0,
         log: LogPeek::default(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();

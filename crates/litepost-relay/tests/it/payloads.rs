@@ -126,6 +126,63 @@ fn what_is_encrypted_is_encrypted_in_the_store_too() {
     assert_eq!(body["headers"]["payload-encryption"], "k1");
 }
 
+/// In a bucket, with the media type of an encrypted payload; nothing leaves while the bucket is not there.
+#[cfg(feature = "s3")]
+#[test]
+fn a_bucket_is_a_store_too() {
+    use crate::brokers::aws::Account;
+
+    let (server, account) = (HttpServer::start(), Account::new());
+    let s3 = format!("s3 = {{ bucket = \"payloads\", prefix = \"shop/out\", {} }}", account.keys());
+    let claim = format!("claim_check = {{ above_bytes = 100, {s3} }}");
+    let mut desk = desk(&server, &format!("format = \"raw\", {}, {claim}", encryption("payments.*")));
+    let large = vec![b'x'; 3 << 20];
+    desk.write(NewEvent::new("orders", &large[..]), Some("k"), &large);
+    desk.write(NewEvent::new("payments.eu", "card 4242"), Some("k"), b"");
+    let report = desk.drain();
+    let Drained::Unavailable { error } = &report.lanes[0].drained else { panic!("{report:?}") };
+    assert!(error.contains("claim check: s3://payloads/shop/out") && error.contains("NoSuchBucket"), "{error}");
+    assert_eq!((server.asked(), desk.dead()), (0, 0), "nothing leaves before its payload is safe");
+    account.script("bucket", "payloads");
+    desk.drain_everything();
+    let taken = server.taken();
+    let stored = |taken: &Taken| {
+        let body: serde_json::Value = serde_json::from_slice(&taken.body).unwrap();
+        let location = header(taken, "claim-check").unwrap();
+        assert_eq!(body["claim_check"]["location"], location.as_str());
+        let object = account.script("object", &location).pop().unwrap();
+        assert_eq!(body["claim_check"]["content_type"], object.headers[0].1.as_str());
+        assert_eq!(body["claim_check"]["sha256"], hex(&Sha256::digest(&object.body)).as_str());
+        object
+    };
+    let (plain, sealed) = (stored(&taken[0]), stored(&taken[1]));
+    assert_eq!((plain.body, plain.headers[0].1.as_str()), (large, "application/octet-stream"));
+    assert_eq!(sealed.headers[0].1, "application/jose");
+    python_opens(&desk, &sealed.body, "e-000001", b"card 4242");
+}
+
+/// What a body is called that holds an encrypted payload: neither text nor JSON.
+#[test]
+fn an_encrypted_payload_has_its_media_type() {
+    let server = HttpServer::start();
+    let mut desk = desk(&server, &format!("format = \"raw\", {}", encryption("*")));
+    let url = server.url("/ready");
+    for (format, wanted) in [("raw", "application/jose"), ("cloudevents_binary", "application/jose")] {
+        let keys = format!("format = \"{format}\", {}", encryption("*"));
+        desk.configure("webhook", "", &format!("{{ url = \"{url}\", allow_private_addresses = true, {keys} }}"));
+        desk.write(NewEvent::new("payments.eu", "{\"n\":1}"), Some("k"), b"");
+        desk.drain_everything();
+        assert_eq!(header(server.taken().last().unwrap(), "content-type").as_deref(), Some(wanted), "{format}");
+    }
+    let keys = format!("format = \"cloudevents\", {}", encryption("*"));
+    desk.configure("webhook", "", &format!("{{ url = \"{url}\", allow_private_addresses = true, {keys} }}"));
+    desk.write(NewEvent::new("payments.eu", "{\"n\":1}"), Some("k"), b"");
+    desk.drain_everything();
+    let body: serde_json::Value = serde_json::from_slice(&server.taken().last().unwrap().body).unwrap();
+    assert_eq!(body["datacontenttype"], "application/jose");
+    assert!(body["data"].as_str().unwrap().starts_with("eyJ"));
+}
+
 #[test]
 fn wrong_tables_are_told_at_start_without_a_secret() {
     for (connection, why) in [
@@ -133,6 +190,12 @@ fn wrong_tables_are_told_at_start_without_a_secret() {
         ("encryption = { key = \"b\", keys = {} }", "not among the keys"),
         ("encryption = { keys = {} }", "connection.encryption: needs key"),
         ("claim_check = { folder = \"\" }", "must not be empty"),
+        ("claim_check = { above_bytes = 1 }", "name a folder"),
+        ("claim_check = { folder = \"a\", s3 = { bucket = \"b\" } }", "two stores"),
+        ("claim_check = { s3 = { bucket = \"B/c\" } }", "name of a bucket"),
+        ("claim_check = { s3 = { bucket = \"b\", prefix = \"a/../b\" } }", "in levels"),
+        ("claim_check = { s3 = { bucket = \"b\", endpoint = \"ftp://h\" } }", "is no URL"),
+        ("claim_check = { s3 = { bucket = \"b\", secret_access_key = \"hunter2\" } }", "needed together"),
         ("claim_check = { folder = \"a\", beyond = 1 }", "unknown field `beyond`"),
     ] {
         let desk = Desk::new("file", "", &format!("{{ path = \"out.jsonl\", {connection} }}"));

@@ -2,12 +2,11 @@
 //!
 //! Called by [`crate::conformance!`].
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use litepost::NewEvent;
 
-use super::{Desk, Duplicates, Harness, Received, Target, judge};
-
-/// The largest body that every destination must take.
-const MIB: usize = 1 << 20;
+use super::{Desk, Duplicates, Harness, Received, Target, consume_with, judge};
 
 /// Consumes and compares.
 pub(super) fn compare(harness: &mut impl Harness, desk: &Desk, duplicates: Duplicates) -> Vec<Received> {
@@ -40,10 +39,10 @@ pub fn keeps_key_order_with_64_in_flight(mut harness: impl Harness) {
     compare(&mut harness, &desk, Duplicates::Never);
 }
 
-/// Bodies arrive byte for byte: empty, 1 MiB, NUL, no UTF-8, every byte there is.
+/// Bodies arrive byte for byte: empty, large, NUL, no UTF-8, every byte there is.
 pub fn keeps_bytes_exactly(mut harness: impl Harness) {
     let mut desk = desk(&harness, "");
-    let large: Vec<u8> = (0..MIB).map(|n| u8::try_from(n * 31 % 251).unwrap_or(0)).collect();
+    let large: Vec<u8> = (0..harness.traits().large).map(|n| u8::try_from(n * 31 % 251).unwrap_or(0)).collect();
     let every: Vec<u8> = (0..=255).collect();
     for body in [&b""[..], &large, b"\0", b"a\0b", b"\xff\xfe", &every, b"\r\n", b" { \"n\" : 1.10 } "] {
         desk.write(NewEvent::new("orders", body), Some("bytes"), body);
@@ -54,6 +53,52 @@ pub fn keeps_bytes_exactly(mut harness: impl Harness) {
     desk.drain_everything();
     assert_eq!(desk.dead(), 0, "{}", desk.text("SELECT coalesce(group_concat(error), '') FROM litepost_dead"));
     compare(&mut harness, &desk, Duplicates::Never);
+}
+
+/// Bodies above the size that is set travel compressed and say how; another language makes the same bytes of them.
+pub fn compresses_large_bodies(mut harness: impl Harness) {
+    let (kind, plain) = (harness.traits().kind, harness.connection(harness.port(), Target::Ready));
+    let plain = plain.strip_suffix('}').expect("an inline table").trim_end().to_owned();
+    let mut desk = Desk::new(kind, "", &format!("{plain} }}"));
+    let text = "{\"total\": 1.10} ".repeat(1_000);
+    let mut binary = [0_u8, 0xff, b'\r', b'\n'].repeat(4_000);
+    binary.push(1);
+    for algorithm in ["zstd", "gzip"] {
+        let compression = format!("compression = {{ algorithm = \"{algorithm}\", above_bytes = 500 }}");
+        desk.configure(kind, "", &format!("{plain}, {compression} }}"));
+        desk.write(NewEvent::new("orders", "small"), Some("k"), b"small");
+        desk.write(NewEvent::new("orders", text.as_str()), Some("k"), text.as_bytes());
+        desk.write(NewEvent::new("orders", &binary[..]), Some("k"), &binary);
+        desk.drain_everything();
+    }
+    let mut received = harness.consume(Target::Ready);
+    let codings: Vec<Option<String>> = received.iter().map(coding).collect();
+    let expected = [None, Some("zstd"), Some("zstd"), None, Some("gzip"), Some("gzip")];
+    assert_eq!(codings, expected.map(|coding| coding.map(str::to_owned)));
+    for message in &mut received {
+        if let Some(coding) = coding(message) {
+            assert!(message.body.len() < 2_000, "{} bytes of {coding}", message.body.len());
+            message.body = decompressed(&coding, &message.body);
+        }
+    }
+    judge(desk.sent(), &received, Duplicates::Never).unwrap_or_else(|wrong| panic!("{wrong}"));
+}
+
+fn coding(message: &Received) -> Option<String> {
+    let found = message.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-encoding"));
+    found.map(|(_, value)| value.clone())
+}
+
+/// What Python makes of a compressed body.
+fn decompressed(coding: &str, body: &[u8]) -> Vec<u8> {
+    const SCRIPT: &str = "
+import base64, gzip, json, sys, zstandard
+coding, body = sys.argv[1], base64.b64decode(sys.argv[2])
+plain = {'gzip': gzip.decompress, 'zstd': zstandard.ZstdDecompressor().decompress}[coding](body)
+print(json.dumps({'id': coding, 'key': None, 'body': base64.b64encode(plain).decode()}))
+";
+    let arguments = [coding, &BASE64.encode(body)];
+    consume_with(SCRIPT, &arguments).pop().expect("one body").body
 }
 
 /// Headers arrive as they were written; what could end one early is a dead letter, and nothing else is.

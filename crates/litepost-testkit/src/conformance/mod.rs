@@ -10,12 +10,16 @@
 
 mod cases;
 mod desk;
+mod hostile;
 mod judge;
 mod received;
 mod trouble;
 
-pub use cases::{delivers, keeps_bytes_exactly, keeps_headers_exactly, keeps_key_order_with_64_in_flight};
+pub use cases::{
+    compresses_large_bodies, delivers, keeps_bytes_exactly, keeps_headers_exactly, keeps_key_order_with_64_in_flight,
+};
 pub use desk::{Desk, Running, Sent};
+pub use hostile::hostile_values_arrive_or_are_refused;
 pub use judge::{Duplicates, judge};
 pub use received::{Received, consume_with};
 pub use trouble::{
@@ -70,6 +74,9 @@ pub enum Target {
     WrongCredentials,
 }
 
+/// A mebibyte: a body that every destination must take unless it has a lower bound.
+pub const MIB: usize = 1 << 20;
+
 /// The password that no server accepts, and that no message may repeat.
 pub const WRONG_PASSWORD: &str = "wr0ng-pa55w0rd";
 
@@ -82,7 +89,9 @@ pub struct Traits {
     pub in_flight: &'static str,
     /// Whether a crash or a lost answer may leave an event twice. `Never` is stronger than at-least-once and is held.
     pub duplicates: Duplicates,
-    /// A body of this many bytes is refused by the server as it is started, one of 1 MiB is not.
+    /// The largest body that must arrive: [`MIB`], unless the destination's own bound is lower.
+    pub large: usize,
+    /// A body of this many bytes is refused by the server as it is started, one of `large` bytes is not.
     pub too_large: usize,
     /// Whether messages have headers (MQTT 3.1.1 has none). Without, ids and keys must travel otherwise.
     pub headers: bool,
@@ -95,8 +104,8 @@ macro_rules! conformance {
     ($name:ident, $harness:expr) => {
         mod $name {
             $crate::conformance!(@cases $harness;
-                delivers keeps_key_order_with_64_in_flight keeps_bytes_exactly keeps_headers_exactly server_restarted
-                connection_cut_mid_batch server_paused_and_resumed slow_server credentials_wrong topic_missing
+                delivers keeps_key_order_with_64_in_flight keeps_bytes_exactly keeps_headers_exactly
+                hostile_values_arrive_or_are_refused compresses_large_bodies server_restarted connection_cut_mid_batch server_paused_and_resumed slow_server credentials_wrong topic_missing
                 message_too_large acknowledgement_lost shutdown_mid_batch);
         }
     };

@@ -65,7 +65,8 @@ pub fn connection_cut_mid_batch(mut harness: impl Harness) {
     let (proxy, mut desk) = behind_proxy(&mut harness, "batch_size = 200");
     for round in 1..=CUTS {
         proxy.cut_after(2_111 * round);
-        desk.write_many(400, 10);
+        // More bytes than the last cut lets through, however small a broker's packets are.
+        desk.write_many(700, 10);
         let relay = desk.start();
         desk.until_settled();
         relay.stop();
@@ -160,7 +161,8 @@ pub fn acknowledgement_lost(mut harness: impl Harness) {
         proxy.swallow_replies(true);
         let before = proxy.sent();
         desk.write_many(100, 5);
-        desk.until("the batch has left", |_| proxy.sent() > before + 1_000);
+        // One event of each key at least may leave before an answer, and the smallest packets have 20 bytes.
+        desk.until("the batch has left", |_| proxy.sent() >= before + 100);
         // Time for the server to store it and to say so, to nobody.
         pause(300);
         proxy.cut();

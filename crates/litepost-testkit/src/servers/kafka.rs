@@ -1,19 +1,26 @@
 //! A broker that speaks Kafka's protocol (tansu), from a package of PyPI.
 //!
-//! Called by tests that need a real broker. Invariant: it listens on loopback only. It keeps its data in memory: after
-//! a stop or a kill the topics are gone and a test makes them anew (what librdkafka does with a broker that forgets
-//! is then tested as well).
+//! Called by tests that need a real broker. Invariant: it listens on loopback only. Its data is in memory:
+//! after a stop or a kill the topics are gone and a test makes them anew (what librdkafka does with a broker that forgets
+//! is then tested as well); or, for tests of a broker that comes back as it was, in a bucket of a server of their own.
 
 use std::path::PathBuf;
 
-use super::{Supervised, consumers, listens, new_folder, on_free_port, wait_until};
+use super::{Moto, Supervised, consumers, listens, new_folder, on_free_port, wait_until};
 
 /// A running broker; it stops when this is dropped or the process ends.
 #[derive(Debug)]
 pub struct Kafka {
     port: u16,
     server: Supervised,
+    // Where its data is; dropped after it.
+    _store: Option<Moto>,
 }
+
+/// The bucket for what a durable broker keeps.
+const BUCKET: &str = "tansu";
+
+controls!(Kafka, "TERM");
 
 impl Kafka {
     /// Starts a new, empty broker.
@@ -21,46 +28,24 @@ impl Kafka {
     /// # Panics
     /// When the broker is not installed or does not start: a test must not pass without its server.
     pub fn start() -> Self {
-        on_free_port(Self::try_start)
+        on_free_port(|port| Self::try_start_at(port, port, None))
     }
 
-    /// The port on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port
+    /// Starts a new, empty broker that has its topics and records still when it is started again.
+    ///
+    /// # Panics
+    /// As [`Kafka::start`].
+    pub fn start_durable() -> Self {
+        on_free_port(|port| {
+            let store = Moto::start();
+            store.make_bucket(BUCKET);
+            Self::try_start_at(port, port, Some(store))
+        })
     }
 
     /// Where to connect (`bootstrap.servers`).
     pub fn bootstrap(&self) -> String {
         format!("127.0.0.1:{}", self.port)
-    }
-
-    /// Kills the broker, as a crash would.
-    pub fn kill(&self) {
-        self.server.end("KILL");
-    }
-
-    /// Stops the broker in good order.
-    pub fn stop(&self) {
-        self.server.end("TERM");
-    }
-
-    /// Starts the broker again on the same port, empty, and waits until it answers.
-    ///
-    /// # Panics
-    /// When it does not come up.
-    pub fn start_again(&mut self) {
-        self.server.again();
-        assert!(self.is_up(), "the port was taken meanwhile: {}", self.server.log());
-    }
-
-    /// Freezes the broker: connections stay open and nothing answers.
-    pub fn pause(&self) {
-        self.server.signal("STOP");
-    }
-
-    /// Lets a frozen broker go on.
-    pub fn resume(&self) {
-        self.server.signal("CONT");
     }
 
     /// Starts anew on the same port, empty, and tells clients to connect to another one (a proxy).
@@ -69,17 +54,20 @@ impl Kafka {
     /// When it does not come up.
     pub fn advertise(&mut self, port: u16) {
         self.kill();
-        let again = Self::try_start_at(self.port, port);
+        let again = Self::try_start_at(self.port, port, None);
         *self = again.unwrap_or_else(|| panic!("the port was taken meanwhile: {}", self.server.log()));
     }
 
-    fn try_start(port: u16) -> Option<Self> {
-        Self::try_start_at(port, port)
-    }
-
-    fn try_start_at(port: u16, advertised: u16) -> Option<Self> {
+    fn try_start_at(port: u16, advertised: u16, store: Option<Moto>) -> Option<Self> {
         let folder = new_folder("litepost-kafka-");
+        let endpoint = store.as_ref().map(Moto::url).unwrap_or_default();
         let command = [
+            "env".into(),
+            format!("AWS_ENDPOINT={endpoint}"),
+            "AWS_ALLOW_HTTP=true".into(),
+            "AWS_REGION=us-east-1".into(),
+            "AWS_ACCESS_KEY_ID=anybody".into(),
+            "AWS_SECRET_ACCESS_KEY=anybody".into(),
             program().display().to_string(),
             "broker".into(),
             "--listener-url".into(),
@@ -87,10 +75,10 @@ impl Kafka {
             "--advertised-listener-url".into(),
             format!("tcp://127.0.0.1:{advertised}"),
             "--storage-engine".into(),
-            "memory://tansu/".into(),
+            if store.is_some() { format!("s3://{BUCKET}/") } else { "memory://tansu/".into() },
         ];
         let server = Supervised::start("TERM", &folder, &command);
-        let started = Self { port, server };
+        let started = Self { port, server, _store: store };
         started.is_up().then_some(started)
     }
 

@@ -20,6 +20,8 @@ pub struct MariaDb {
     server: Supervised,
 }
 
+controls!(MariaDb, "TERM");
+
 impl MariaDb {
     /// Starts a new server with one empty database.
     ///
@@ -37,43 +39,9 @@ impl MariaDb {
         on_free_port(|port| Self::try_start(port, Some(certificate)))
     }
 
-    /// The port on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
     /// A URL of the empty database as a user who may do everything.
     pub fn url(&self) -> String {
         format!("mysql://litepost:litepost@127.0.0.1:{}/{DATABASE}", self.port)
-    }
-
-    /// Kills the server and everything it has started, as a crash would.
-    pub fn kill(&self) {
-        self.server.end("KILL");
-    }
-
-    /// Stops the server in good order.
-    pub fn stop(&self) {
-        self.server.end("TERM");
-    }
-
-    /// Starts the server again on the same port and data, and waits until it answers.
-    ///
-    /// # Panics
-    /// When it does not come up.
-    pub fn start_again(&mut self) {
-        self.server.again();
-        assert!(self.is_up(), "the port was taken meanwhile: {}", self.server.log());
-    }
-
-    /// Freezes the server: connections stay open and nothing answers.
-    pub fn pause(&self) {
-        self.server.signal("STOP");
-    }
-
-    /// Lets a frozen server go on.
-    pub fn resume(&self) {
-        self.server.signal("CONT");
     }
 
     /// Runs SQL as root; true when it succeeded.

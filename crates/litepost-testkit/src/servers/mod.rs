@@ -5,9 +5,52 @@
 //! when the pipe closes (drop, exit, panic, kill -9) it stops the server and removes the folder.
 //! A missing server program is a panic, never a skipped test.
 
+/// What every server can be asked to do: the tests' words for its port and its process. The type has the fields `port` and
+/// `server` and a method `is_up`; the second argument is the signal that stops it in good order.
+macro_rules! controls {
+    ($server:ident, $stop:literal) => {
+        impl $server {
+            /// The port on 127.0.0.1.
+            pub fn port(&self) -> u16 {
+                self.port
+            }
+
+            /// Kills the server and everything it has started, as a crash would.
+            pub fn kill(&self) {
+                self.server.end("KILL");
+            }
+
+            /// Stops the server in good order.
+            pub fn stop(&self) {
+                self.server.end($stop);
+            }
+
+            /// Starts the server again on the same port, with what it has kept, and waits until it answers.
+            ///
+            /// # Panics
+            /// When it does not come up.
+            pub fn start_again(&mut self) {
+                self.server.again();
+                assert!(self.is_up(), "the port was taken meanwhile: {}", self.server.log());
+            }
+
+            /// Freezes the server: connections stay open and nothing answers.
+            pub fn pause(&self) {
+                self.server.signal("STOP");
+            }
+
+            /// Lets a frozen server go on.
+            pub fn resume(&self) {
+                self.server.signal("CONT");
+            }
+        }
+    };
+}
+
 mod kafka;
 mod mariadb;
 mod mosquitto;
+mod moto;
 mod nats;
 mod postgres;
 mod rabbitmq;
@@ -17,6 +60,7 @@ mod turso;
 pub use kafka::Kafka;
 pub use mariadb::MariaDb;
 pub use mosquitto::Mosquitto;
+pub use moto::Moto;
 pub use nats::Nats;
 pub use postgres::Postgres;
 pub use rabbitmq::RabbitMq;

@@ -15,6 +15,8 @@ pub struct Mosquitto {
     server: Supervised,
 }
 
+controls!(Mosquitto, "TERM");
+
 impl Mosquitto {
     /// Starts a new, empty server that lets everybody in.
     ///
@@ -33,43 +35,9 @@ impl Mosquitto {
         on_free_port(|port| Self::try_start(port, configuration))
     }
 
-    /// The port on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
     /// A URL of the server.
     pub fn url(&self) -> String {
         format!("mqtt://127.0.0.1:{}", self.port)
-    }
-
-    /// Kills the server and everything it has started, as a crash would.
-    pub fn kill(&self) {
-        self.server.end("KILL");
-    }
-
-    /// Stops the server in good order.
-    pub fn stop(&self) {
-        self.server.end("TERM");
-    }
-
-    /// Starts the server again on the same port and data, and waits until it answers.
-    ///
-    /// # Panics
-    /// When it does not come up.
-    pub fn start_again(&mut self) {
-        self.server.again();
-        assert!(self.is_up(), "the port was taken meanwhile: {}", self.server.log());
-    }
-
-    /// Freezes the server: connections stay open and nothing answers.
-    pub fn pause(&self) {
-        self.server.signal("STOP");
-    }
-
-    /// Lets a frozen server go on.
-    pub fn resume(&self) {
-        self.server.signal("CONT");
     }
 
     fn try_start(port: u16, configuration: &str) -> Option<Self> {

@@ -14,6 +14,8 @@ pub struct Nats {
     server: Supervised,
 }
 
+controls!(Nats, "TERM");
+
 impl Nats {
     /// The user that the server lets in.
     pub const USER: &str = "litepost";
@@ -38,43 +40,9 @@ impl Nats {
         on_free_port(|port| Self::try_start(port, lines))
     }
 
-    /// The port on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
     /// A URL of the server, with its user.
     pub fn url(&self) -> String {
         format!("nats://{}:{}@127.0.0.1:{}", Self::USER, Self::PASSWORD, self.port)
-    }
-
-    /// Kills the server and everything it has started, as a crash would.
-    pub fn kill(&self) {
-        self.server.end("KILL");
-    }
-
-    /// Stops the server in good order.
-    pub fn stop(&self) {
-        self.server.end("TERM");
-    }
-
-    /// Starts the server again on the same port and data, and waits until it answers.
-    ///
-    /// # Panics
-    /// When it does not come up.
-    pub fn start_again(&mut self) {
-        self.server.again();
-        assert!(self.is_up(), "the port was taken meanwhile: {}", self.server.log());
-    }
-
-    /// Freezes the server: connections stay open and nothing answers.
-    pub fn pause(&self) {
-        self.server.signal("STOP");
-    }
-
-    /// Lets a frozen server go on.
-    pub fn resume(&self) {
-        self.server.signal("CONT");
     }
 
     fn try_start(port: u16, lines: &str) -> Option<Self> {

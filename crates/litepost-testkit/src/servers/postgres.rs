@@ -17,6 +17,8 @@ pub struct Postgres {
     server: Supervised,
 }
 
+controls!(Postgres, "INT");
+
 impl Postgres {
     /// Starts a new, empty server with the given `name=value` settings.
     ///
@@ -44,11 +46,6 @@ impl Postgres {
         Self::start_with(&[])
     }
 
-    /// The port on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
     /// A URL of the database `postgres` as the superuser.
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
@@ -71,35 +68,6 @@ impl Postgres {
             sql.into(),
         ]);
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    }
-
-    /// Kills the server and everything it has started, as a crash would.
-    pub fn kill(&self) {
-        self.server.end("KILL");
-    }
-
-    /// Stops the server in good order.
-    pub fn stop(&self) {
-        self.server.end("INT");
-    }
-
-    /// Starts the server again on the same port and data, and waits until it answers.
-    ///
-    /// # Panics
-    /// When it does not come up.
-    pub fn start_again(&mut self) {
-        self.server.again();
-        assert!(self.is_up(), "the port was taken meanwhile: {}", self.server.log());
-    }
-
-    /// Freezes the server: connections stay open and nothing answers.
-    pub fn pause(&self) {
-        self.server.signal("STOP");
-    }
-
-    /// Lets a frozen server go on.
-    pub fn resume(&self) {
-        self.server.signal("CONT");
     }
 
     fn try_start(bin: &Path, port: u16, settings: &[&str], certificate: Option<&Certificate>) -> Option<Self> {

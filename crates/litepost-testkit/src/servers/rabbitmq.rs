@@ -20,6 +20,8 @@ pub struct RabbitMq {
     _mapper: Supervised,
 }
 
+controls!(RabbitMq, "TERM");
+
 impl RabbitMq {
     /// Starts a new, empty server with the user `guest` (password `guest`).
     ///
@@ -38,43 +40,9 @@ impl RabbitMq {
         on_free_port(|port| Self::try_start(port, configuration))
     }
 
-    /// The port on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
     /// A URL of the server, user and password included.
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
-    }
-
-    /// Kills the server and everything it has started, as a crash would.
-    pub fn kill(&self) {
-        self.server.end("KILL");
-    }
-
-    /// Stops the server in good order.
-    pub fn stop(&self) {
-        self.server.end("TERM");
-    }
-
-    /// Starts the server again on the same port and data, and waits until it answers.
-    ///
-    /// # Panics
-    /// When it does not come up.
-    pub fn start_again(&mut self) {
-        self.server.again();
-        assert!(self.is_up(), "the port was taken meanwhile: {}", self.server.log());
-    }
-
-    /// Freezes the server: connections stay open and nothing answers.
-    pub fn pause(&self) {
-        self.server.signal("STOP");
-    }
-
-    /// Lets a frozen server go on.
-    pub fn resume(&self) {
-        self.server.signal("CONT");
     }
 
     fn try_start(port: u16, configuration: &str) -> Option<Self> {

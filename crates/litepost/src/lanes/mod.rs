@@ -166,6 +166,8 @@ pub struct CursorRow {
     pub start_after: Seq,
     /// What became of the events so far.
     pub counters: Counters,
+    /// The highest position that the destination has confirmed in order.
+    pub reached: Seq,
     /// Who has the lane, if anybody.
     pub held_by: Option<Beat>,
     /// `closed`, `open`, `half_open`, `stalled`.

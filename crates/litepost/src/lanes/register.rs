@@ -102,7 +102,7 @@ pub fn load(connection: &Connection, destination: &str, lane: u32) -> Result<(La
     let found = connection
             .prepare_cached(
                 "SELECT lanes, start_after, acked, acked_above, delivered, dead, expired, skipped, unrouted, owner, holder, \
-                 token, beat, lease_ms, state, state_error, state_since, updated_at, generation, \
+                 token, beat, lease_ms, state, state_error, state_since, updated_at, reached, generation, \
                  min((SELECT min(acked) FROM main.litepost_cursor WHERE destination = ?1), \
                      (SELECT coalesce(min(first_seq) - 1, 9223372036854775807) FROM main.litepost_blocked \
                       WHERE destination = ?1)) \
@@ -192,9 +192,9 @@ fn cursor(row: &Row<'_>, lane: u32) -> rusqlite::Result<(Seq, String, CursorRow)
     };
     let cursor = CursorRow {
         lane: Lane { index: lane, count: row.get(0)? },
-        generation: row.get(18)?,
+        generation: row.get(19)?,
         former: Vec::new().into(),
-        settled_by_all: Seq(row.get(19)?),
+        settled_by_all: Seq(row.get(20)?),
         start_after: Seq(row.get(1)?),
         counters: Counters {
             delivered: row.get(4)?,
@@ -203,6 +203,7 @@ fn cursor(row: &Row<'_>, lane: u32) -> rusqlite::Result<(Seq, String, CursorRow)
             skipped: row.get(7)?,
             unrouted: row.get(8)?,
         },
+        reached: Seq(row.get(18)?),
         held_by,
         state: row.get(14)?,
         state_error: row.get(15)?,

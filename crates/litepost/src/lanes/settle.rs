@@ -110,7 +110,8 @@ fn move_cursor(tx: &Transaction<'_>, lease: &Lease, settlement: &Settlement, now
     let changed = tx
         .prepare_cached(
             "UPDATE main.litepost_cursor SET acked = ?5, acked_above = ?6, delivered = delivered + ?7, dead = dead + ?8, \
-             expired = expired + ?9, skipped = skipped + ?10, unrouted = unrouted + ?11, updated_at = ?12 \
+             expired = expired + ?9, skipped = skipped + ?10, unrouted = unrouted + ?11, updated_at = ?12, \
+             reached = max(reached, ?13) \
              WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4 AND acked <= ?5",
         )
         .and_then(|mut s| {
@@ -127,6 +128,7 @@ fn move_cursor(tx: &Transaction<'_>, lease: &Lease, settlement: &Settlement, now
                 added.skipped,
                 added.unrouted,
                 now.0,
+                settlement.reached.0,
             ])
         })
         .doing(DOING)?;

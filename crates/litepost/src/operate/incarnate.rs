@@ -106,8 +106,10 @@ fn next_epoch(tx: &Transaction<'_>, head: i64, mark: Option<String>) -> Result<i
     if let Some(mark) = mark {
         tx.execute(set, params!["file_mark", mark]).doing(DOING)?;
     }
-    tx.execute("UPDATE main.litepost_cursor SET token = token + 1, beat = beat + 1, owner = NULL, holder = NULL", [])
-        .doing(DOING)?;
+    // To a destination this is another file: it has confirmed nothing of it yet.
+    let anew =
+        "UPDATE main.litepost_cursor SET token = token + 1, beat = beat + 1, owner = NULL, holder = NULL, reached = 0";
+    tx.execute(anew, []).doing(DOING)?;
     // The ledger of the new epoch is empty.
     tx.execute("DELETE FROM main.litepost_split", []).doing(DOING)?;
     // What the log does not hold, no receipt can vouch for.

@@ -129,7 +129,7 @@ pub(super) fn forget_applied(tx: &Transaction<'_>, destination: &str) -> Result<
     tx.execute("UPDATE main.litepost_split SET counts = 0 WHERE destination = ?1", [destination]).doing(DOING)?;
     add_split(tx, destination, &old, false)?;
     tx.execute(
-        "UPDATE main.litepost_cursor SET generation = ?2 WHERE destination = ?1",
+        "UPDATE main.litepost_cursor SET generation = ?2, reached = 0 WHERE destination = ?1",
         params![destination, old.generation + 1],
     )
     .doing(DOING)?;

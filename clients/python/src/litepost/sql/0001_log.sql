@@ -86,6 +86,9 @@ CREATE TABLE litepost_cursor (
   ledger      INTEGER NOT NULL DEFAULT 0,
   ordering    TEXT NOT NULL DEFAULT 'key',
   generation  INTEGER NOT NULL DEFAULT 0,
+  -- The highest position that a destination which keeps positions itself has confirmed in order: one that remembers
+  -- less has lost data.
+  reached     INTEGER NOT NULL DEFAULT 0,
   -- What the destination looks like from the relay: closed, open, half_open, stalled; and why.
   state       TEXT NOT NULL DEFAULT 'closed',
   state_error TEXT,

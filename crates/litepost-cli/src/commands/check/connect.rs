@@ -86,6 +86,7 @@ fn context(destination: &Destination, files: &[OutboxFile]) -> SinkContext {
         deadline: Duration::from_millis(u64::try_from(destination.policy.timeout_ms).unwrap_or(0)),
         topics: destination.topics.iter().filter(|topic| !topic.contains('*')).cloned().collect(),
         acked: 0,
+        confirmed: 0,
         log: LogPeek::default(),
     }
 }

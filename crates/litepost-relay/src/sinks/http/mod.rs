@@ -6,7 +6,6 @@
 
 mod addresses;
 mod answer;
-mod compress;
 mod deliver;
 mod limit;
 mod request;
@@ -26,10 +25,10 @@ use reqwest::{Client, Url};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
-use self::compress::Compression;
 use self::deliver::HttpSink;
 use self::limit::{Limiter, Limits};
 use self::sign::Signer;
+use super::compress::Compression;
 use super::hidden::{Hidden, SecretUrl, without_secrets};
 use super::message::{Body, HeaderTemplates, Mapping};
 use super::settings;
@@ -199,17 +198,13 @@ fn error(key: &str, message: impl Into<String>) -> SinkConfigError {
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
     let given: Connection = settings::connection(settings)?;
     let url = url(&given)?;
-    for (key, value) in [
-        ("parallel", given.parallel as u64),
-        ("host_parallel", given.host_parallel.unwrap_or(1) as u64),
-        ("host_per_second", given.host_per_second.unwrap_or(1).into()),
-        ("timeout_ms", given.timeout_ms),
-        ("connect_timeout_ms", given.connect_timeout_ms),
-    ] {
-        if value == 0 {
-            return Err(error(key, "must be at least 1"));
-        }
-    }
+    settings::within([
+        ("parallel", given.parallel as u64, None),
+        ("host_parallel", given.host_parallel.unwrap_or(1) as u64, None),
+        ("host_per_second", given.host_per_second.unwrap_or(1).into(), None),
+        ("timeout_ms", given.timeout_ms, None),
+        ("connect_timeout_ms", given.connect_timeout_ms, None),
+    ])?;
     let payload = matches!(given.format, Body::Raw | Body::CloudeventsBinary);
     if given.batch.is_some() && payload {
         return Err(error(
@@ -350,6 +345,8 @@ impl SinkFactory for Factory {
                 origin: Arc::clone(&context.origin),
                 headers: HeaderTemplates::default(),
                 rules: &request::RULES,
+                // A request's body is compressed when it is whole.
+                compression: None,
             };
             let limited = endpoint.limits.parallel.is_some() || endpoint.limits.per_second.is_some();
             Ok(Box::new(HttpSink {
@@ -366,11 +363,7 @@ impl SinkFactory for Factory {
 }
 
 fn client(endpoint: &Endpoint) -> reqwest::Result<Client> {
-    // The binary installs its provider first; a program that embeds the relay may not have. Without one
-    // the client would panic. Losing the race to another installer is fine.
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
+    super::tls::ensure_provider();
     let mut client = Client::builder()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(endpoint.connect_timeout)

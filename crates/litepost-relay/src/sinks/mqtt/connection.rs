@@ -52,6 +52,7 @@ pub(super) async fn connect(settings: &Settings, context: &SinkContext) -> Resul
         return Err(Unavailable::new(UnavailableKind::Server, message));
     }
     let packet_max = limits.and_then(|p| p.max_packet_size).and_then(|max| usize::try_from(max).ok());
+    let packet_bytes_max = packet_max.unwrap_or(usize::MAX).min(settings.packet_bytes_max);
     let (sender, trouble) = watch::channel(None);
     let tell = Teller(shown(settings));
     let driver = tokio::spawn(async move {
@@ -62,12 +63,7 @@ pub(super) async fn connect(settings: &Settings, context: &SinkContext) -> Resul
             }
         }
     });
-    Ok(Connected {
-        client,
-        packet_bytes_max: packet_max.unwrap_or(usize::MAX),
-        trouble,
-        driver: AbortOnDropHandle::new(driver),
-    })
+    Ok(Connected { client, packet_bytes_max, trouble, driver: AbortOnDropHandle::new(driver) })
 }
 
 /// Connects, and says what the broker confirms and what is weaker than the promise. Topics need not be there: an MQTT
@@ -105,12 +101,17 @@ async fn greeting(events: &mut EventLoop) -> Result<ConnAck, ConnectionError> {
     }
 }
 
-fn options(settings: &Settings, context: &SinkContext) -> Result<MqttOptions, Unavailable> {
+/// Who connects, to the broker.
+pub(super) fn client_id(settings: &Settings, context: &SinkContext) -> String {
     let prefix = settings.client_id.clone().unwrap_or_else(|| {
         let origin: String = context.origin.chars().take(12).collect();
         format!("litepost-{origin}-{}", settings.destination)
     });
-    let id = format!("{prefix}-{}-{}", context.lane.index, context.slot);
+    format!("{prefix}-{}-{}", context.lane.index, context.slot)
+}
+
+fn options(settings: &Settings, context: &SinkContext) -> Result<MqttOptions, Unavailable> {
+    let id = client_id(settings, context);
     let mut options = MqttOptions::new(id, (settings.host.clone(), settings.port));
     options.set_session_mode(SessionMode::Clean);
     options.set_keep_alive(settings.keep_alive_s);
@@ -123,7 +124,8 @@ fn options(settings: &Settings, context: &SinkContext) -> Result<MqttOptions, Un
     Ok(options)
 }
 
-fn tls(settings: &Settings) -> Result<ClientConfig, Unavailable> {
+/// The certificates that are trusted, and the client's own.
+pub(super) fn tls(settings: &Settings) -> Result<ClientConfig, Unavailable> {
     crate::sinks::tls::ensure_provider();
     let failed = |message: String| Unavailable::new(UnavailableKind::Connect, message);
     let mut roots = RootCertStore::empty();

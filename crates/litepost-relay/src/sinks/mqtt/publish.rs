@@ -14,12 +14,12 @@ use super::connection::{Connected, shown};
 use super::{NoSubscriber, Settings};
 use crate::sink::{Batch, Sink};
 use crate::sinks::lines::side_by_side;
-use crate::sinks::message::Mapping;
+use crate::sinks::message::{CONTENT_ENCODING, Mapping};
 
 /// How long a stop waits for the good-bye to leave.
-const GOODBYE_MAX: Duration = Duration::from_secs(1);
+pub(super) const GOODBYE_MAX: Duration = Duration::from_secs(1);
 /// How long the cause of a broken connection may take to be told.
-const CAUSE_MAX: Duration = Duration::from_secs(1);
+pub(super) const CAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// One connection.
 pub(super) struct MqttSink {
@@ -55,15 +55,13 @@ impl MqttSink {
     fn message(&self, event: &Event) -> Result<Outgoing, Rejection> {
         let topic = self.settings.topic.render(event)?;
         let message = self.mapping.message(event)?;
-        let user_properties: Vec<(String, String)> =
-            message.headers.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
-        if let Some((name, value)) = user_properties.iter().find(|(_, value)| value.len() > usize::from(u16::MAX)) {
-            let length = value.len();
-            return Err(Rejection::never(
-                "header",
-                format!("the header {name:?} has {length} bytes, MQTT allows 65,535"),
-            ));
-        }
+        let coding = message.content_encoding.map(|coding| (CONTENT_ENCODING.into(), coding.into()));
+        let user_properties: Vec<(String, String)> = message
+            .headers
+            .into_iter()
+            .chain(coding)
+            .map(|(name, value)| (name.into_owned(), value.into_owned()))
+            .collect();
         let size = packet_bytes(&topic, &user_properties, message.content_type, message.body.len());
         let most = self.connected.packet_bytes_max;
         if size > most {

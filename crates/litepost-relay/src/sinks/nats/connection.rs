@@ -59,10 +59,7 @@ pub(super) async fn look(settings: &Settings) -> Result<Vec<Finding>, Unavailabl
 }
 
 async fn client(settings: &Settings) -> Result<Connected, Unavailable> {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // A program that embeds the relay may not have installed one; without it the client would panic.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
+    crate::sinks::tls::ensure_provider();
     let (sender, trouble) = watch::channel(None);
     let shown = settings.shown.clone();
     let options = options(settings).await?.event_callback(move |event| {

@@ -18,6 +18,7 @@ use secrecy::SecretString;
 use serde::Deserialize;
 
 use self::publish::NatsSink;
+use super::compress::Compression;
 use super::hidden::SecretUrl;
 use super::lines::Width;
 use super::message::{self, Body, HeaderRules, HeaderTemplates, Mapping};
@@ -61,6 +62,10 @@ struct Connection {
     /// Further headers; their values are templates.
     #[serde(default)]
     headers: BTreeMap<String, String>,
+    /// Compresses large bodies, for consumers that read the header `content-encoding`: `{ algorithm = "zstd" }` (or `"gzip"`; `above_bytes` is
+    /// 1024 unless given). What brings a `content-encoding` of its own stays as it is.
+    #[serde(default)]
+    compression: Option<Compression>,
     /// User name; needs `password`.
     #[serde(default)]
     user: Option<String>,
@@ -146,6 +151,7 @@ struct Settings {
     create_stream: bool,
     body: Body,
     headers: HeaderTemplates,
+    compression: Option<Compression>,
     credentials: Credentials,
     tls_root_cert: Option<PathBuf>,
     tls_client: Option<(PathBuf, PathBuf)>,
@@ -176,8 +182,14 @@ static SUBJECT: Rules = Rules {
     },
 };
 
-static HEADERS: HeaderRules =
-    HeaderRules { cloudevents_prefix: "ce-", cloudevents_percent: true, reserved: &["nats-"], name: message::is_token };
+static HEADERS: HeaderRules = HeaderRules {
+    cloudevents_prefix: "ce-",
+    cloudevents_percent: true,
+    reserved: &["nats-"],
+    name: message::is_token,
+    // Clients take blanks from the ends of a value, as those of HTTP do.
+    value: |value| value.trim_matches([' ', '\t']).len() == value.len(),
+};
 
 struct Factory {
     settings: Arc<Settings>,
@@ -191,41 +203,34 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
     if given.stream.is_empty() || given.stream.contains(bad_stream) {
         return Err(error("stream", "must be a name without spaces, dots, wildcards and slashes".into()));
     }
-    for (key, value, most) in [
-        ("window", given.window, WINDOW_MAX),
-        ("per_key_in_flight", given.per_key_in_flight, given.window),
-        ("connect_timeout_ms", usize::from(given.connect_timeout_ms > 0), 1),
-        ("ack_timeout_ms", usize::from(given.ack_timeout_ms > 0), 1),
-    ] {
-        if value == 0 || value > most {
-            let range = if most == 1 { "must be at least 1".into() } else { format!("must lie between 1 and {most}") };
-            return Err(error(key, range));
-        }
-    }
-    let file = |path: &Option<PathBuf>, key: &str| {
-        path.as_ref().map(|path| settings::path(settings, path, &format!("connection.{key}"))).transpose()
-    };
-    let tls_client =
-        match (file(&given.tls_client_cert, "tls_client_cert")?, file(&given.tls_client_key, "tls_client_key")?) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            _ => {
-                return Err(error("tls_client_cert", "needs tls_client_key beside it, and the other way round".into()));
-            }
-        };
+    settings::within([
+        ("window", given.window as u64, Some(WINDOW_MAX as u64)),
+        ("per_key_in_flight", given.per_key_in_flight as u64, Some(given.window as u64)),
+        ("connect_timeout_ms", given.connect_timeout_ms, None),
+        ("ack_timeout_ms", given.ack_timeout_ms, None),
+    ])?;
     Ok(Arc::new(Factory {
         settings: Arc::new(Settings {
             destination: Arc::clone(&settings.destination),
             shown: shown(&servers),
             subject: Template::compile(&given.subject, &SUBJECT).map_err(|e| error("subject", e.to_string()))?,
             headers: HeaderTemplates::compile(&given.headers, &HEADERS)?,
-            credentials: credentials(&given, &servers, file(&given.credentials, "credentials")?)?,
+            compression: given.compression,
+            credentials: credentials(
+                &given,
+                &servers,
+                settings::file(settings, given.credentials.as_deref(), "credentials")?,
+            )?,
             servers: servers.into_iter().map(without_user).collect(),
             stream: given.stream,
             create_stream: given.create_stream,
             body: given.format,
-            tls_root_cert: file(&given.tls_root_cert, "tls_root_cert")?,
-            tls_client,
+            tls_root_cert: settings::file(settings, given.tls_root_cert.as_deref(), "tls_root_cert")?,
+            tls_client: settings::tls_client(
+                settings,
+                given.tls_client_cert.as_deref(),
+                given.tls_client_key.as_deref(),
+            )?,
             tls_required: given.tls_required,
             width: Width { lines: given.window / given.per_key_in_flight, depth: given.per_key_in_flight },
             connect_timeout: Duration::from_millis(given.connect_timeout_ms),
@@ -310,6 +315,7 @@ impl SinkFactory for Factory {
                 origin: Arc::clone(&context.origin),
                 headers: self.settings.headers.clone(),
                 rules: &HEADERS,
+                compression: self.settings.compression,
             };
             let connected = connection::connect(&self.settings).await?;
             let sink = NatsSink::new(Arc::clone(&self.settings), connected, mapping, context.ordering);

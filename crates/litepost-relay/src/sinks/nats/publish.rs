@@ -16,7 +16,7 @@ use super::Settings;
 use super::connection::{self, Connected, unavailable};
 use crate::sink::{Batch, Sink};
 use crate::sinks::lines::side_by_side;
-use crate::sinks::message::Mapping;
+use crate::sinks::message::{CONTENT_ENCODING, Mapping};
 
 /// One connection.
 pub(super) struct NatsSink {
@@ -85,6 +85,9 @@ impl NatsSink {
             headers.append(name, value(text)?);
         }
         headers.insert("content-type", message.content_type);
+        if let Some(coding) = message.content_encoding {
+            headers.insert(CONTENT_ENCODING, coding);
+        }
         headers.insert(NATS_MESSAGE_ID, value(&event.id)?);
         headers.insert(NATS_EXPECTED_STREAM, self.settings.stream.as_str());
         Ok((subject, PublishMessage::build().payload(message.body).headers(headers)))

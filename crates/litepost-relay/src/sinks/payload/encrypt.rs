@@ -11,10 +11,19 @@ use serde::Deserialize;
 use super::with_header;
 use crate::seal::{self, Key, Sealed};
 use crate::sink::SinkConfigError;
-use crate::sinks::message;
+use crate::sinks::{encode, message};
 
 /// The header that names the key.
 const HEADER: &str = "payload-encryption";
+
+/// The media type of an encrypted payload: a JWE in compact form (RFC 7515, 9.2.1).
+pub(crate) const SEALED_TYPE: &str = "application/jose";
+
+/// Whether the event's payload is an encrypted one.
+pub(crate) fn is_sealed(event: &Event) -> bool {
+    // Headers are parsed only where the name occurs at all.
+    event.headers.as_deref().is_some_and(|headers| headers.contains(HEADER)) && encode::header(event, HEADER).is_some()
+}
 
 /// `encryption` of a connection.
 #[derive(Deserialize, schemars::JsonSchema)]

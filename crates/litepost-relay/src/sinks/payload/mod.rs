@@ -11,12 +11,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-use litepost_core::{Applied, Chunk, Event, EventRef, Outcome, Unavailable};
+use litepost_core::{Applied, Chunk, Event, EventRef, Outcome, Seq, Unavailable};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use self::claim::{ClaimCheck, Store};
 use self::encrypt::{Encryption, Sealer};
+pub(crate) use self::encrypt::{SEALED_TYPE, is_sealed};
 use super::settings;
 use crate::inspect::Finding;
 use crate::sink::{Batch, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
@@ -126,6 +127,10 @@ impl Sink for Wrapped {
 
     fn applied(&self) -> Option<Applied> {
         self.inner.applied()
+    }
+
+    fn confirmed(&self) -> Option<Seq> {
+        self.inner.confirmed()
     }
 
     fn close(&mut self) -> BoxFuture<'_, ()> {

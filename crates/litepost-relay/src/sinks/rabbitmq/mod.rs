@@ -20,6 +20,7 @@ use litepost_core::{Unavailable, UnavailableKind};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
+use super::compress::Compression;
 use super::hidden::{Hidden, SecretUrl};
 use super::message::{Body, HeaderRules, HeaderTemplates};
 use super::settings;
@@ -57,6 +58,10 @@ struct Connection {
     /// Further headers; their values are templates.
     #[serde(default)]
     headers: BTreeMap<String, String>,
+    /// Compresses large bodies, for consumers that read the property `content_encoding`: `{ algorithm = "zstd" }` (or `"gzip"`; `above_bytes` is
+    /// 1024 unless given). What brings a `content-encoding` of its own stays as it is.
+    #[serde(default)]
+    compression: Option<Compression>,
     /// What becomes of an event that no queue takes.
     #[serde(default)]
     unroutable: Unroutable,
@@ -108,7 +113,7 @@ static ROUTING_KEY: Rules = Rules {
     bytes_max: 255,
     plain: |c| !c.is_control(),
     otherwise: Otherwise::Reject,
-    check: |_| Ok(()),
+    check: |key| if key.contains(char::is_control) { Err("control characters are not allowed") } else { Ok(()) },
 };
 
 static EXCHANGE: Rules = Rules { what: "exchange", ..ROUTING_KEY };
@@ -121,6 +126,7 @@ static HEADERS: HeaderRules = HeaderRules {
     cloudevents_percent: false,
     reserved: &["x-"],
     name: |name| !name.is_empty() && name.len() <= 128,
+    value: |_| true,
 };
 
 /// The checked settings, shared by all connections of the destination.
@@ -135,6 +141,7 @@ struct Settings {
     routing_key: Template,
     body: Body,
     headers: HeaderTemplates,
+    compression: Option<Compression>,
     unroutable: Unroutable,
     persistent: bool,
     per_key_in_flight: usize,
@@ -160,22 +167,10 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
         text => Some(template("exchange", text, &EXCHANGE)?),
     };
     let routing_key = template("routing_key", &connection.routing_key, &ROUTING_KEY)?;
-    if connection.per_key_in_flight == 0 {
-        return Err(error("per_key_in_flight", "must be at least 1".into()));
-    }
-    let path = |key: &str, path: &Option<PathBuf>| match path {
-        Some(path) => settings::path(settings, path, &format!("connection.{key}")).map(Some),
-        None => Ok(None),
-    };
-    let tls_root_cert = path("tls_root_cert", &connection.tls_root_cert)?;
-    let tls_client = match (
-        path("tls_client_cert", &connection.tls_client_cert)?,
-        path("tls_client_key", &connection.tls_client_key)?,
-    ) {
-        (Some(cert), Some(key)) => Some((cert, key)),
-        (None, None) => None,
-        _ => return Err(error("tls_client_cert", "and tls_client_key are needed together".into())),
-    };
+    settings::within([("per_key_in_flight", connection.per_key_in_flight as u64, None)])?;
+    let tls_root_cert = settings::file(settings, connection.tls_root_cert.as_deref(), "tls_root_cert")?;
+    let tls_client =
+        settings::tls_client(settings, connection.tls_client_cert.as_deref(), connection.tls_client_key.as_deref())?;
     if uri.scheme != AMQPScheme::AMQPS && (tls_root_cert.is_some() || tls_client.is_some()) {
         return Err(error("url", "must begin with amqps:// when certificates are given".into()));
     }
@@ -188,6 +183,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
             routing_key,
             body: connection.format,
             headers: HeaderTemplates::compile(&connection.headers, &HEADERS)?,
+            compression: connection.compression,
             unroutable: connection.unroutable,
             persistent: connection.persistent,
             per_key_in_flight: connection.per_key_in_flight,

@@ -53,6 +53,9 @@ pub(super) fn outgoing(settings: &Settings, mapping: &Mapping, event: &Event) ->
         .with_delivery_mode(if settings.persistent { 2 } else { 1 })
         .with_app_id("litepost".into())
         .with_headers(FieldTable::from(headers));
+    if let Some(coding) = message.content_encoding {
+        properties = properties.with_content_encoding(coding.into());
+    }
     if !event.kind.is_empty() {
         properties = properties.with_type(short("type", event.kind.to_string())?);
     }

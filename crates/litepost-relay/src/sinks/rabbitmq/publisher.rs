@@ -52,6 +52,7 @@ impl Publisher {
             origin: Arc::clone(&context.origin),
             headers: settings.headers.clone(),
             rules: &HEADERS,
+            compression: settings.compression,
         };
         Ok(Self { settings, connection, channel, mapping, ordering: context.ordering })
     }

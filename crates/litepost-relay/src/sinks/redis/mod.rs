@@ -8,9 +8,9 @@
 mod publish;
 mod session;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -20,6 +20,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
 use self::publish::RedisSink;
+use super::compress::Compression;
 use super::hidden::{Hidden, SecretUrl};
 use super::message::{Body, HeaderRules, HeaderTemplates, Mapping};
 use super::settings;
@@ -33,7 +34,8 @@ pub(super) const TYPE: SinkType = SinkType {
     acknowledged: "the server has added the entry and remembered its position (with `replicas`: so many replicas too). \
         Against power cuts the server needs `appendfsync always`",
     duplicates: "none while the server keeps its data: it remembers the last position and refuses a second copy. After a \
-        failover that lost data the destination stops with an error, since what was acknowledged is gone",
+        failover that lost data the destination stops with an error, also when the relay was restarted meanwhile, since what \
+        was acknowledged is gone (`on_loss`)",
     statements: false,
     connection_schema: || schemars::schema_for!(Connection),
     build,
@@ -67,9 +69,16 @@ struct Connection {
     /// Further fields; their values are templates.
     #[serde(default)]
     headers: BTreeMap<String, String>,
+    /// Compresses large bodies, for consumers that read the field `content-encoding`: `{ algorithm = "zstd" }` (or `"gzip"`; `above_bytes` is
+    /// 1024 unless given). What brings a `content-encoding` of its own stays as it is.
+    #[serde(default)]
+    compression: Option<Compression>,
     /// How many replicas must have a batch before it counts as delivered (`WAIT`).
     #[serde(default)]
     replicas: u32,
+    /// What to do when the server remembers less than it has confirmed.
+    #[serde(default)]
+    on_loss: OnLoss,
     /// A PEM file with the certificates to trust instead of the machine's.
     #[serde(default)]
     tls_root_cert: Option<PathBuf>,
@@ -79,6 +88,18 @@ struct Connection {
     /// Milliseconds to wait for an answer.
     #[serde(default = "default_timeout_ms")]
     timeout_ms: u64,
+}
+
+/// What to do when the server remembers less than it has confirmed: after a failover to a replica that was behind, a
+/// restored snapshot, a flush, or when it is another server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum OnLoss {
+    /// Nothing is added until somebody has looked.
+    #[default]
+    Stop,
+    /// Goes on behind what was confirmed, without what is lost, and says so in the log.
+    Continue,
 }
 
 fn default_stream() -> String {
@@ -107,13 +128,12 @@ struct Settings {
     max_len: Option<u64>,
     body: Body,
     headers: HeaderTemplates,
+    compression: Option<Compression>,
     replicas: u32,
+    on_loss: OnLoss,
     connect_timeout: Duration,
     timeout: Duration,
 }
-
-/// The highest position confirmed for each lane, by its state's key.
-type Confirmed = Arc<Mutex<HashMap<String, i64>>>;
 
 /// Any key will do; only its length has a bound, of our own.
 static STREAM: Rules = Rules {
@@ -134,25 +154,21 @@ static HEADERS: HeaderRules = HeaderRules {
     cloudevents_percent: false,
     reserved: &[],
     name: |name| !name.is_empty() && name != PAYLOAD,
+    value: |_| true,
 };
 
 struct Factory {
     settings: Arc<Settings>,
-    confirmed: Confirmed,
 }
 
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
     let given: Connection = settings::connection(settings)?;
     let error = |key: &str, message: &str| SinkConfigError::new(format!("connection.{key}"), message);
-    for (key, value) in [
-        ("connect_timeout_ms", given.connect_timeout_ms),
-        ("timeout_ms", given.timeout_ms),
-        ("max_len", given.max_len.unwrap_or(1)),
-    ] {
-        if value == 0 {
-            return Err(error(key, "must be at least 1"));
-        }
-    }
+    settings::within([
+        ("connect_timeout_ms", given.connect_timeout_ms, None),
+        ("timeout_ms", given.timeout_ms, None),
+        ("max_len", given.max_len.unwrap_or(1), None),
+    ])?;
     // The parser's message may repeat the URL, and with it a password.
     let bad_url = |_| error("url", "is no URL such as redis://host:6379/0 or rediss://host:6380/0");
     let mut info = given.url.expose().into_connection_info().map_err(bad_url)?;
@@ -165,8 +181,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
         redis = redis.set_password(password.expose_secret());
     }
     info = info.set_redis_settings(redis);
-    let root = given.tls_root_cert.as_deref();
-    let root = root.map(|path| settings::path(settings, path, "connection.tls_root_cert")).transpose()?;
+    let root = settings::file(settings, given.tls_root_cert.as_deref(), "tls_root_cert")?;
     Ok(Arc::new(Factory {
         settings: Arc::new(Settings {
             client: Hidden::new(client(info, root.as_deref()).map_err(|e| SinkConfigError::new("connection", e))?),
@@ -177,19 +192,17 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
             max_len: given.max_len,
             body: given.format,
             headers: HeaderTemplates::compile(&given.headers, &HEADERS)?,
+            compression: given.compression,
             replicas: given.replicas,
+            on_loss: given.on_loss,
             connect_timeout: Duration::from_millis(given.connect_timeout_ms),
             timeout: Duration::from_millis(given.timeout_ms),
         }),
-        confirmed: Confirmed::default(),
     }))
 }
 
 fn client(info: ConnectionInfo, root: Option<&Path>) -> Result<Client, String> {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // A program that embeds the relay may not have installed one; without it the client would panic.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
+    super::tls::ensure_provider();
     let Some(path) = root else { return Client::open(info).map_err(|e| e.to_string()) };
     let root_cert = std::fs::read(path).map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
     let certificates = TlsCertificates { client_tls: None, root_cert: Some(root_cert) };
@@ -204,9 +217,10 @@ impl SinkFactory for Factory {
                 origin: Arc::clone(&context.origin),
                 headers: self.settings.headers.clone(),
                 rules: &HEADERS,
+                compression: self.settings.compression,
             };
-            let session = session::open(&self.settings, context, &self.confirmed).await?;
-            let sink = RedisSink::new(Arc::clone(&self.settings), session, mapping, context, &self.confirmed);
+            let session = session::open(&self.settings, context).await?;
+            let sink = RedisSink::new(Arc::clone(&self.settings), session, mapping, context);
             Ok(Box::new(sink) as Box<dyn Sink>)
         })
     }

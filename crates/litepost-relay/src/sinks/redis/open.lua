@@ -2,13 +2,18 @@
 --
 -- KEYS[1] the lane's state, a hash: token, seq and id of the last event added in order, and `e:SEQ` = `TIME ID` for each
 --         that was added out of order
--- ARGV    token, acked (what a new state begins behind), time (ms), how long out-of-order events are remembered (ms)
+-- ARGV    token, acked (what a new state begins behind), time (ms), how long out-of-order events are remembered (ms),
+--         1 when there must be a state
 --
--- Answers {'FENCED', token}, or {'NEW' or 'KNOWN', seq, id, SEQ, ID, SEQ, ID ...}.
+-- Answers {'FENCED', token}, {'LOST', ''}, or {'NEW' or 'KNOWN', seq, id, SEQ, ID, SEQ, ID ...}.
 local state, token, acked = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local known = redis.call('HGET', state, 'token')
 if known and tonumber(known) > token then
   return {'FENCED', known}
+end
+if not known and ARGV[5] == '1' then
+  -- Made now, it would pass for the old one next time.
+  return {'LOST', ''}
 end
 if not known then
   redis.call('HSET', state, 'token', ARGV[1], 'seq', ARGV[2], 'id', '')

@@ -3,7 +3,7 @@
 //! Called by the lane loop. Invariant: delivered is what the script has added, or had added before.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use litepost_core::pipeline::DeliveryOrder;
@@ -11,10 +11,10 @@ use litepost_core::{Applied, EventRef, Line, Outcome, Rejection, Seq, Unavailabl
 use redis::{Cmd, Pipeline, RedisError, Value};
 
 use super::session::{self, Session};
-use super::{Confirmed, PAYLOAD, Settings};
+use super::{PAYLOAD, Settings};
 use crate::clock;
 use crate::sink::{Batch, Sink, SinkContext};
-use crate::sinks::message::{Mapping, Message};
+use crate::sinks::message::{CONTENT_ENCODING, Mapping, Message};
 
 /// Events that one run of the script adds: it holds the server up for everybody else.
 const RUN_EVENTS: usize = 250;
@@ -29,7 +29,6 @@ pub(super) struct RedisSink {
     session: Session,
     mapping: Mapping,
     context: SinkContext,
-    confirmed: Confirmed,
 }
 
 /// An event made ready: where it goes, and what it is there.
@@ -41,9 +40,9 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Fields and values: those of the headers, of the media type and of the body.
+    /// Fields and values: those of the headers, of the media type, of the coding and of the body.
     fn words(&self) -> usize {
-        2 * self.message.headers.len() + 4
+        2 * (self.message.headers.len() + usize::from(self.message.content_encoding.is_some())) + 4
     }
 
     fn bytes(&self) -> usize {
@@ -55,19 +54,16 @@ impl Entry<'_> {
         for (name, value) in &self.message.headers {
             command.arg(name.as_bytes()).arg(value.as_bytes());
         }
+        if let Some(coding) = self.message.content_encoding {
+            command.arg(CONTENT_ENCODING).arg(coding);
+        }
         command.arg("content-type").arg(self.message.content_type).arg(PAYLOAD).arg(&self.message.body[..]);
     }
 }
 
 impl RedisSink {
-    pub(super) fn new(
-        settings: Arc<Settings>,
-        session: Session,
-        mapping: Mapping,
-        context: &SinkContext,
-        confirmed: &Confirmed,
-    ) -> Self {
-        Self { settings, session, mapping, context: context.clone(), confirmed: Arc::clone(confirmed) }
+    pub(super) fn new(settings: Arc<Settings>, session: Session, mapping: Mapping, context: &SinkContext) -> Self {
+        Self { settings, session, mapping, context: context.clone() }
     }
 
     async fn add(&mut self, batch: &Batch) -> Vec<Outcome> {
@@ -246,9 +242,6 @@ impl RedisSink {
         let ours = |event: &&EventRef| !self.session.former.added(event, batch.order);
         let Some(last) = batch.events[..delivered].iter().rev().find(ours).map(|event| event.seq.0) else { return };
         self.session.reached = self.session.reached.max(last);
-        let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = confirmed.entry(self.session.state.clone()).or_insert(0);
-        *known = (*known).max(last);
     }
 }
 
@@ -273,6 +266,10 @@ fn runs<'a, 'b>(entries: &'b [Entry<'a>]) -> Vec<&'b [Entry<'a>]> {
 impl Sink for RedisSink {
     fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>> {
         Box::pin(self.add(batch))
+    }
+
+    fn confirmed(&self) -> Option<Seq> {
+        Some(Seq(self.session.reached))
     }
 
     fn applied(&self) -> Option<Applied> {

@@ -1,18 +1,17 @@
 //! A connection that has claimed its lane: what the server remembers, compared with the log and with what it has
 //! confirmed before.
 //!
-//! Called by the factory. Invariant: a session exists only for a server whose memory fits ours; everything else is an
-//! error that says what is gone and what can be done.
+//! Called by the factory. Invariant: a session exists only for a server whose memory fits ours, unless the configuration
+//! says that it may be less; everything else is an error that says what is gone and what can be done.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::PoisonError;
 
 use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::{Event, FormerLanes, Seq, Unavailable, UnavailableKind};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ErrorKind, RedisError, ServerErrorKind, cmd};
 
-use super::{Confirmed, Settings};
+use super::{OnLoss, Settings};
 use crate::clock;
 use crate::inspect::Finding;
 use crate::sink::SinkContext;
@@ -97,11 +96,7 @@ async fn setting(connection: &mut MultiplexedConnection, name: &str) -> Option<S
 }
 
 /// Connects and claims the lane.
-pub(super) async fn open(
-    settings: &Settings,
-    context: &SinkContext,
-    confirmed: &Confirmed,
-) -> Result<Session, Unavailable> {
+pub(super) async fn open(settings: &Settings, context: &SinkContext) -> Result<Session, Unavailable> {
     let failed = |e: RedisError| unavailable(&settings.shown, &e);
     let mut connection = connect(settings).await?;
     let script = cmd("SCRIPT").arg("LOAD").arg(DELIVER).query_async(&mut connection).await.map_err(failed)?;
@@ -114,6 +109,7 @@ pub(super) async fn open(
         .arg(context.acked)
         .arg(clock::wall().0)
         .arg(REMEMBER_MS)
+        .arg(u8::from(context.confirmed > 0 && settings.on_loss == OnLoss::Stop))
         .query_async(&mut connection)
         .await
         .map_err(failed)?;
@@ -121,11 +117,20 @@ pub(super) async fn open(
     if word == "FENCED" {
         return Err(fenced(context, first));
     }
+    if word == "LOST" {
+        return Err(lost(settings, context, &state, None));
+    }
     let [id, events @ ..] = rest else { return Err(strange(settings, &answer)) };
     let reached: i64 = first.parse().map_err(|_| strange(settings, &answer))?;
     let events: HashMap<i64, &str> =
         events.chunks_exact(2).filter_map(|pair| Some((pair[0].parse().ok()?, pair[1].as_str()))).collect();
-    nothing_is_lost(settings, &state, reached, word == "NEW", confirmed)?;
+    if reached < context.confirmed {
+        let trouble = lost(settings, context, &state, Some(reached));
+        if settings.on_loss == OnLoss::Stop {
+            return Err(trouble);
+        }
+        tracing::warn!(destination = %context.destination, "going on without what is lost: {}", trouble.message);
+    }
     let newest = events.iter().max_by_key(|(seq, _)| **seq).map(|(seq, id)| (*seq, *id));
     let known = (!id.is_empty()).then_some((reached, id.as_str()));
     for (seq, id) in known.into_iter().chain(newest) {
@@ -182,25 +187,17 @@ async fn former(
 
 /// A server that remembers less than it has confirmed has lost events: a failover to a replica that was behind, a
 /// restored snapshot, a flush.
-fn nothing_is_lost(
-    settings: &Settings,
-    state: &str,
-    reached: i64,
-    new: bool,
-    confirmed: &Confirmed,
-) -> Result<(), Unavailable> {
-    let before = confirmed.lock().unwrap_or_else(PoisonError::into_inner).get(state).copied();
-    let Some(before) = before.filter(|&before| new || before > reached) else { return Ok(()) };
-    let remembers = if new { "no position at all".into() } else { format!("position {reached}") };
-    Err(Unavailable::new(
+fn lost(settings: &Settings, context: &SinkContext, state: &str, remembered: Option<i64>) -> Unavailable {
+    let remembers = remembered.map_or("no position at all".into(), |reached| format!("position {reached}"));
+    Unavailable::new(
         UnavailableKind::Denied,
         format!(
-            "{}: the server has lost data: it has confirmed events up to position {before} and now remembers {remembers} \
-             ({state}). A failover, a restored snapshot or a flush does that. Bring its data back, or restart the relay to \
-             go on without what is lost",
-            settings.shown
+            "{}: the server has lost data: it has confirmed events up to position {} and now remembers {remembers} ({state}). \
+             A failover, a restored snapshot or a flush does that, and so does another server in its place. Bring its data \
+             back, or set on_loss = \"continue\" to go on behind what was confirmed",
+            settings.shown, context.confirmed
         ),
-    ))
+    )
 }
 
 /// What the server remembers must stand in the log as it was added.

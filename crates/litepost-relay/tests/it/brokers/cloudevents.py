@@ -1,7 +1,7 @@
 """Reads messages as CloudEvents with the CloudEvents SDK: cloudevents.py TRANSPORT (structured|binary) URL.
 
-The SDK has bindings to Kafka and RabbitMQ. NATS's is HTTP's; Redis has none and takes RabbitMQ's. For MQTT 5 the SDK
-has none: its attributes have no prefix.
+The SDK has bindings to Kafka and RabbitMQ. NATS's is HTTP's; Redis has none and takes RabbitMQ's. For MQTT the SDK
+has none: the attributes have no prefix in 5, and there are none outside of the body in 3.1.1.
 """
 
 import asyncio
@@ -103,6 +103,10 @@ def from_mqtt():
         time.sleep(0.05)
     client.loop_stop()
     for message in messages:
+        if not hasattr(message.properties, "ContentType"):
+            assert mode == "structured"
+            yield FORMAT.read(None, message.payload)
+            continue
         # Attributes have letters and digits only; other properties (litepost-id) are none.
         named = {f"ce-{name}": value for name, value in message.properties.UserProperty if name.isalnum()}
         yield like_rabbitmq(named, message.properties.ContentType, message.payload)

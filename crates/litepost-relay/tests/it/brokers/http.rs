@@ -9,7 +9,7 @@ use litepost::NewEvent;
 use litepost_relay::config::{Config, Purpose};
 use litepost_relay::relay::Drained;
 use litepost_testkit::conformance::{
-    Desk, Duplicates, Harness, Received, Target, Traits, WRONG_PASSWORD, consume_with,
+    Desk, Duplicates, Harness, MIB, Received, Target, Traits, WRONG_PASSWORD, consume_with,
 };
 use litepost_testkit::http::{HttpServer, Reply, Taken};
 
@@ -32,6 +32,7 @@ impl Harness for HttpHarness {
             kind: "webhook",
             in_flight: "batch_size = 100",
             duplicates: Duplicates::Allowed,
+            large: MIB,
             too_large: HttpServer::BODY_MAX + 1,
             headers: true,
         }

@@ -3,7 +3,7 @@
 
 use litepost::NewEvent;
 use litepost_testkit::conformance::{
-    Desk, Duplicates, Harness, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
+    Desk, Duplicates, Harness, MIB, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
 };
 use litepost_testkit::servers::Kafka;
 use rdkafka::mocking::MockCluster;
@@ -25,6 +25,13 @@ pub(crate) fn harness() -> KafkaHarness {
     KafkaHarness { server }
 }
 
+/// A broker that has everything still when it comes back.
+pub(crate) fn durable() -> KafkaHarness {
+    let server = Kafka::start_durable();
+    script(&server.bootstrap(), "make", READY);
+    KafkaHarness { server }
+}
+
 fn script(brokers: &str, what: &str, topic: &str) -> Vec<Received> {
     consume_with(SCRIPT, &[brokers, what, topic])
 }
@@ -35,6 +42,7 @@ impl Harness for KafkaHarness {
             kind: "kafka",
             in_flight: "batch_size = 200\nconcurrency = 4",
             duplicates: Duplicates::Allowed,
+            large: MIB,
             // This broker has no limit of its own: the sink's holds, as it stands in the connection.
             too_large: 3 << 20,
             headers: true,
@@ -127,6 +135,23 @@ fn a_broker_that_comes_back_empty_blames_nobody() {
         let expected: Vec<String> = (0..60).filter(|n| n % 4 == key).map(|n| format!("late-{n:03}")).collect();
         assert_eq!(ids, expected);
     }
+}
+
+/// A topic made of what events hold: what is no name of a topic is a dead letter, before any broker is asked.
+#[test]
+fn values_that_are_no_topic_are_dead_letters_and_the_others_arrive() {
+    let mut harness = harness();
+    let connection = harness.connection(harness.port(), Target::Ready).replace("\"ready\"", "\"{key}\"");
+    let mut desk = Desk::new("kafka", "", &connection);
+    let long = "x".repeat(250);
+    for key in ["", ".", "..", "a b", "a/b", "*", "\u{e9}", "a\r\nb", "\u{0}", &long] {
+        let id = desk.write(NewEvent::new("orders", "1"), Some(key), b"1");
+        desk.unsend(&id);
+        desk.write(NewEvent::new("orders", "2"), Some(READY), b"2");
+    }
+    desk.drain_everything();
+    assert_eq!(desk.text("SELECT group_concat(DISTINCT error_code) || count(*) FROM litepost_dead"), "template10");
+    judge(desk.sent(), &harness.consume(Target::Ready), Duplicates::Never).unwrap();
 }
 
 #[test]

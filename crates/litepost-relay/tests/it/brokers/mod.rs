@@ -1,6 +1,8 @@
 //! The brokers: each runs the conformance suite on its real server, consumed by a client in another language, and has
 //! tests of its own for what no other broker has.
 
+#[cfg(feature = "s3")]
+pub(crate) mod aws;
 #[cfg(any(feature = "nats", feature = "redis", feature = "amqp", feature = "mqtt", feature = "kafka"))]
 mod cloudevents;
 pub(crate) mod http;

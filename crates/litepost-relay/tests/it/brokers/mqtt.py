@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 import time
+from urllib.parse import unquote
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.packettypes import PacketTypes
@@ -28,9 +29,11 @@ def on_message(_client, _userdata, message):
     last = time.monotonic()
     headers = getattr(message.properties, "UserProperty", [])
     named = dict(headers)
-    key = named.get("litepost-key")
+    levels = [unquote(level) for level in message.topic.split("/")]
+    # Without properties (3.1.1) the topic says it: PREFIX/ID/KEY.
+    key = named.get("litepost-key", None if headers else levels[-1])
     line = {
-        "id": named["litepost-id"],
+        "id": named["litepost-id"] if headers else levels[1],
         "key": None if key is None else base64.b64encode(key.encode()).decode(),
         "body": base64.b64encode(message.payload).decode(),
         "headers": headers,

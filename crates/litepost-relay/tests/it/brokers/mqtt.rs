@@ -1,10 +1,10 @@
-//! MQTT 5 on Mosquitto, consumed by paho-mqtt.
+//! MQTT 5 and 3.1.1 on Mosquitto, consumed by paho-mqtt.
 
 use std::process::Command;
 
 use litepost::NewEvent;
 use litepost_testkit::conformance::{
-    Desk, Duplicates, Harness, Received, Target, Traits, WRONG_PASSWORD, consume_with,
+    Desk, Duplicates, Harness, MIB, Received, Target, Traits, WRONG_PASSWORD, consume_with,
 };
 use litepost_testkit::servers::Mosquitto;
 use tempfile::TempDir;
@@ -17,6 +17,8 @@ const PASSWORD: &str = "a-pass-word";
 pub(crate) struct MqttHarness {
     server: Mosquitto,
     qos: u8,
+    /// 3.1.1, where a message has a topic and a body and nothing beside.
+    old: bool,
     _folder: TempDir,
 }
 
@@ -28,6 +30,14 @@ pub(crate) fn exactly_once() -> MqttHarness {
     start(2)
 }
 
+pub(crate) fn version_3_1_1() -> MqttHarness {
+    MqttHarness { old: true, ..start(1) }
+}
+
+pub(crate) fn version_3_1_1_exactly_once() -> MqttHarness {
+    MqttHarness { old: true, ..start(2) }
+}
+
 fn start(qos: u8) -> MqttHarness {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("passwords").display().to_string();
@@ -36,7 +46,7 @@ fn start(qos: u8) -> MqttHarness {
     let server =
         Mosquitto::start_with(&format!("allow_anonymous false\npassword_file {file}\nmax_packet_size 2097152"));
     script(&server, "subscribe", "ready/#");
-    MqttHarness { server, qos, _folder: folder }
+    MqttHarness { server, qos, old: false, _folder: folder }
 }
 
 fn script(server: &Mosquitto, what: &str, topics: &str) -> Vec<Received> {
@@ -49,8 +59,9 @@ impl Harness for MqttHarness {
             kind: "mqtt",
             in_flight: "batch_size = 200\nconcurrency = 4",
             duplicates: Duplicates::Allowed,
+            large: MIB,
             too_large: 3 << 20,
-            headers: true,
+            headers: !self.old,
         }
     }
 
@@ -62,9 +73,14 @@ impl Harness for MqttHarness {
         // There are no topics to make in MQTT: one that nobody subscribes to is what comes nearest to a missing one.
         let topic = if target == Target::Missing { "missing" } else { "ready" };
         let password = if target == Target::WrongCredentials { WRONG_PASSWORD } else { PASSWORD };
+        let keys = if self.old {
+            format!("topic = \"{topic}/{{id}}/{{key}}\", version = \"3.1.1\", packet_bytes_max = 2097152")
+        } else {
+            format!("topic = \"{topic}/{{key}}\", no_subscriber = \"hold\"")
+        };
         format!(
-            "{{ url = \"mqtt://127.0.0.1:{port}\", topic = \"{topic}/{{key}}\", qos = {}, no_subscriber = \"hold\", \
-             format = \"raw\", user = \"{USER}\", password = \"{password}\" }}",
+            "{{ url = \"mqtt://127.0.0.1:{port}\", {keys}, qos = {}, format = \"raw\", user = \"{USER}\", \
+             password = \"{password}\" }}",
             self.qos
         )
     }
@@ -97,10 +113,15 @@ impl Harness for MqttHarness {
 
 #[test]
 fn a_retained_message_waits_for_its_subscriber() {
+    retained("topic = \"state/{key}\"");
+    retained("topic = \"state/{key}\", version = \"3.1.1\", format = \"json\", qos = 2");
+}
+
+fn retained(keys: &str) {
     let server = start(1).server;
     let connection = |retain: bool| {
         format!(
-            "{{ url = \"{}\", topic = \"state/{{key}}\", retain = {retain}, user = \"{USER}\", password = \"{PASSWORD}\" }}",
+            "{{ url = \"{}\", {keys}, retain = {retain}, user = \"{USER}\", password = \"{PASSWORD}\" }}",
             server.url()
         )
     };
@@ -114,9 +135,16 @@ fn a_retained_message_waits_for_its_subscriber() {
     desk.drain_everything();
     assert_eq!(desk.delivered(), 4);
     script(&server, "subscribe", "state/#");
-    let mut bodies: Vec<Vec<u8>> = script(&server, "consume", "state/#").into_iter().map(|m| m.body).collect();
-    bodies.sort_unstable();
-    assert_eq!(bodies, [b"2", b"3"], "the last of each topic");
+    let kept = script(&server, "consume", "state/#");
+    let mut payloads: Vec<String> = kept.iter().map(|message| payload(&message.body)).collect();
+    payloads.sort_unstable();
+    assert_eq!(payloads, ["2", "3"], "the last of each topic");
+}
+
+/// The body, or the payload within its JSON.
+fn payload(body: &[u8]) -> String {
+    let parsed: serde_json::Value = serde_json::from_slice(body).unwrap();
+    parsed.get("payload").unwrap_or(&parsed).to_string()
 }
 
 #[test]
@@ -131,17 +159,29 @@ fn over_tls_the_certificate_is_checked() {
     desk.configure("mqtt", "", &format!("{{ url = \"{url}\", tls_root_cert = \"{cert}\" }}"));
     desk.drain_everything();
     assert_eq!(desk.delivered(), 20);
+    let old = format!("url = \"{url}\", version = \"3.1.1\", format = \"json\"");
+    desk.write_many(20, 4);
+    desk.configure("mqtt", "", &format!("{{ {old} }}"));
+    assert!(!desk.drain().drained_everything(), "nor does 3.1.1");
+    desk.configure("mqtt", "", &format!("{{ {old}, tls_root_cert = \"{cert}\" }}"));
+    desk.drain_everything();
+    assert_eq!(desk.delivered(), 40);
 }
 
 #[test]
 fn cloudevents_are_read_by_the_sdk() {
-    super::cloudevents::check("mqtt", || {
-        let harness = start(1);
-        let port = harness.server.port();
-        let connection = format!(
-            "url = \"{}\", user = \"{USER}\", password = \"{PASSWORD}\", topic = \"ready/{{seq}}\", retain = true",
-            harness.server.url()
-        );
-        (harness, connection, format!("mqtt://{USER}:{PASSWORD}@127.0.0.1:{port}"))
-    });
+    let started = |version: &'static str| {
+        move || {
+            let harness = start(1);
+            let port = harness.server.port();
+            let connection = format!(
+                "url = \"{}\", version = \"{version}\", user = \"{USER}\", password = \"{PASSWORD}\", \
+                 topic = \"ready/{{seq}}\", retain = true",
+                harness.server.url()
+            );
+            (harness, connection, format!("mqtt://{USER}:{PASSWORD}@127.0.0.1:{port}"))
+        }
+    };
+    super::cloudevents::check("mqtt", started("5"));
+    super::cloudevents::check_structured("mqtt", started("3.1.1"));
 }

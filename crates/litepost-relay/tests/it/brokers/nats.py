@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import sys
+from urllib.parse import unquote
 
 import nats
 
@@ -19,7 +20,7 @@ async def main(url: str, stream: str) -> None:
         token = message.subject.split(".", 1)[1]
         line = {
             "id": headers["Nats-Msg-Id"],
-            "key": base64.b64encode(token.encode()).decode(),
+            "key": base64.b64encode(unquote(token).encode()).decode(),
             "body": base64.b64encode(message.data).decode(),
             "headers": list(headers.items()),
         }

@@ -3,7 +3,7 @@
 use litepost::NewEvent;
 use litepost_relay::relay::Drained;
 use litepost_testkit::conformance::{
-    Desk, Duplicates, Harness, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
+    Desk, Duplicates, Harness, MIB, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
 };
 use litepost_testkit::servers::Nats;
 use litepost_testkit::tls::Certificate;
@@ -50,6 +50,7 @@ impl Harness for NatsHarness {
             in_flight: "batch_size = 100",
             // Within the stream's duplicate window.
             duplicates: Duplicates::Never,
+            large: MIB,
             too_large: 3 << 20,
             headers: true,
         }

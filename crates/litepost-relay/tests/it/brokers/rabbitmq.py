@@ -31,6 +31,8 @@ def consume(channel, name: str, take: bool = False) -> None:
             "body": base64.b64encode(body).decode(),
             "headers": [(name, text(value)) for name, value in headers.items()],
         }
+        if properties.content_encoding:
+            line["headers"].append(("content-encoding", properties.content_encoding))
         print(json.dumps(line))
 
 

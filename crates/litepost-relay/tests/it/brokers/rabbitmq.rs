@@ -2,7 +2,7 @@
 
 use litepost::NewEvent;
 use litepost_testkit::conformance::{
-    Desk, Duplicates, Harness, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
+    Desk, Duplicates, Harness, MIB, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
 };
 use litepost_testkit::servers::RabbitMq;
 
@@ -47,6 +47,7 @@ impl Harness for RabbitHarness {
             kind: "rabbitmq",
             in_flight: "batch_size = 200\nconcurrency = 4",
             duplicates: Duplicates::Allowed,
+            large: MIB,
             too_large: 3 << 20,
             headers: true,
         }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use litepost::NewEvent;
+use litepost::operate::{Operator, Who};
 use litepost_relay::relay::Drained;
 use litepost_testkit::conformance::{
-    Desk, Duplicates, Harness, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
+    Desk, Duplicates, Harness, MIB, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
 };
 use litepost_testkit::servers::Redis;
 use litepost_testkit::tls::Certificate;
@@ -33,6 +34,7 @@ impl Harness for RedisHarness {
             kind: "redis",
             in_flight: "batch_size = 100",
             duplicates: Duplicates::Never,
+            large: MIB,
             too_large: 3 << 20,
             headers: true,
         }
@@ -127,6 +129,15 @@ fn events_that_were_held_back_are_added_once_behind_the_others() {
     arrived(&mut harness, &desk);
 }
 
+/// What the destination says of itself.
+fn state_error(desk: &Desk) -> String {
+    desk.text("SELECT coalesce(max(state_error), '') FROM litepost_cursor")
+}
+
+/// A replica that was behind has become the master: the last events and their positions are gone.
+const BEHIND: &str =
+    "for _, k in ipairs(redis.call('KEYS', 'litepost:*')) do redis.call('HSET', k, 'seq', 40, 'id', 'e-000039') end";
+
 #[test]
 fn a_server_that_has_lost_data_is_noticed() {
     let mut harness = harness();
@@ -134,17 +145,55 @@ fn a_server_that_has_lost_data_is_noticed() {
     desk.write_many(50, 5);
     let relay = desk.start();
     desk.until_settled();
-    // A replica that was behind has become the master: the last events and their positions are gone.
-    let state = "for _, k in ipairs(redis.call('KEYS', 'litepost:*')) do redis.call('HSET', k, 'seq', 40, 'id', 'e-000039') end";
-    command(&harness.server.url(), &["EVAL", state, "0"]);
+    command(&harness.server.url(), &["EVAL", BEHIND, "0"]);
     harness.kill();
     harness.start_again();
     desk.write_many(10, 5);
-    desk.until("the loss is noticed", |desk| {
-        desk.text("SELECT coalesce(max(state_error), '') FROM litepost_cursor").contains("has lost data")
-    });
+    desk.until("the loss is noticed", |desk| state_error(desk).contains("has lost data"));
     assert_eq!(desk.delivered(), 50);
     relay.stop();
+}
+
+#[test]
+fn a_loss_is_noticed_by_a_relay_that_starts_after_it_and_as_often_as_it_looks() {
+    for lost in [vec!["EVAL", BEHIND, "0"], vec!["FLUSHALL"]] {
+        let mut harness = harness();
+        let mut desk = desk(&harness, "");
+        desk.write_many(50, 5);
+        desk.drain_everything();
+        command(&harness.server.url(), &lost);
+        desk.write_many(10, 5);
+        for _ in 0..2 {
+            let report = desk.drain();
+            let Drained::Unavailable { error } = &report.lanes[0].drained else { panic!("{report:?}") };
+            assert!(error.contains("up to position 50 and now remembers") && error.contains("on_loss"), "{error}");
+            assert_eq!(desk.delivered(), 50);
+        }
+        let connection = harness.connection(harness.port(), Target::Ready).replace(" }", ", on_loss = \"continue\" }");
+        desk.configure("redis", "", &connection);
+        desk.drain_everything();
+        let arrived = harness.consume(Target::Ready);
+        assert_eq!(arrived.iter().filter(|message| *message.id > *"e-000049").count(), 10);
+        // From here on it is as if nothing had been: the server remembers all that the file knows of.
+        desk.configure("redis", "", &harness.connection(harness.port(), Target::Ready));
+        desk.write_many(10, 5);
+        desk.drain_everything();
+        assert_eq!(desk.delivered(), 70);
+    }
+}
+
+#[test]
+fn an_adopted_file_has_lost_nothing() {
+    let harness = harness();
+    let mut desk = desk(&harness, "");
+    desk.write_many(20, 5);
+    desk.drain_everything();
+    let path = desk.path("shop.db");
+    let who = Who { actor: "test".into(), reason: None };
+    Operator::open(&path, who).unwrap().adopt().unwrap();
+    desk.write_many(20, 5);
+    desk.drain_everything();
+    assert_eq!(desk.delivered(), 40);
 }
 
 #[test]
@@ -200,6 +249,54 @@ fn tls_with_a_certificate_that_is_trusted_and_with_none() {
     };
     assert_eq!(deliver(&format!(", tls_root_cert = {:?}", certificate.cert())), Drained::Everything);
     assert!(matches!(deliver(""), Drained::Unavailable { .. }), "nobody trusts it");
+}
+
+/// Any text is a key of Redis, and each event's is its own; only the keys that hold positions are out of reach.
+#[test]
+fn values_make_streams_of_their_own_and_reach_no_position() {
+    const READ: &str = "
+import base64, json, sys, redis
+client = redis.Redis.from_url(sys.argv[1])
+for name in client.scan_iter('*', _type='stream'):
+    for _, fields in client.xrange(name):
+        encoded = {part: base64.b64encode(text).decode() for part, text in (('key', name), ('body', fields[b'payload']))}
+        print(json.dumps({'id': fields[b'litepost-id'].decode(), 'headers': [], **encoded}))
+";
+    let server = Redis::start();
+    let connection =
+        format!("{{ url = \"{}\", stream = \"{{header.to}}\", headers = {{ h = \"x{{header.to}}\" }} }}", server.url());
+    let mut desk = Desk::new("redis", "", &connection);
+    let long = "x".repeat(1_025);
+    let mut reached: Vec<(String, String)> = Vec::new();
+    for to in [
+        "plain",
+        "a b",
+        "*",
+        "{a}{b}",
+        "it's \u{20AC}",
+        "%41",
+        "litepost:shop.out",
+        "litepost:",
+        "",
+        &long,
+        "a\nb",
+        "\u{0}",
+    ] {
+        let id = desk.write(NewEvent::new("orders", "1").header("to", to), Some(to), b"1");
+        // The configured header is checked too: a line break does not leave, whatever the stream's name may be.
+        if !(to.starts_with("litepost:") || to.is_empty() || to.len() > 1_024 || to.contains(['\n', '\0'])) {
+            reached.push((id, to.into()));
+        }
+    }
+    desk.drain_everything();
+    let codes = "SELECT coalesce(group_concat(DISTINCT error_code), '') FROM litepost_dead";
+    assert_eq!((desk.dead(), desk.text(codes)), (6, "template".into()));
+    let mut streams: Vec<(String, String)> = consume_with(READ, &[&server.url()])
+        .into_iter()
+        .map(|message| (message.id, String::from_utf8(message.key.unwrap()).unwrap()))
+        .collect();
+    streams.sort();
+    assert_eq!(streams, reached);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Compression of large bodies.
 //!
-//! Called by the http sink for each request. Invariant: what does not become smaller is sent as it is.
+//! Called for each request of the http sink and for each message of the brokers that have headers. Invariant: what does not
+//! become smaller is sent as it is, and what is compressed says so.
 
 use std::io::Write as _;
 
@@ -13,8 +14,8 @@ const ABOVE_BYTES: usize = 1_024;
 /// `compression` of a connection.
 #[derive(Clone, Copy, Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(in crate::sinks) struct Compression {
-    /// How; receivers find it in the header `content-encoding`.
+pub(crate) struct Compression {
+    /// How: `zstd` or `gzip`. Receivers find it in the header `content-encoding`.
     algorithm: Algorithm,
     /// Bodies of more bytes than this are compressed. What does not become smaller is sent as it is.
     #[serde(default = "default_above")]
@@ -37,7 +38,7 @@ enum Algorithm {
 
 impl Compression {
     /// The body as it travels, and its content coding when it has one.
-    pub(in crate::sinks) fn compressed(self, body: Bytes) -> (Bytes, Option<&'static str>) {
+    pub(crate) fn compressed(self, body: Bytes) -> (Bytes, Option<&'static str>) {
         if body.len() <= self.above_bytes {
             return (body, None);
         }

@@ -1,0 +1,64 @@
+//! A moto server of the test's own: AWS's services (S3 here) as far as their clients can tell.
+//!
+//! Called by tests of what talks to AWS. Invariant: it listens on loopback only and keeps everything in memory; it knows
+//! whoever asks until it is told to check.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use super::{Supervised, answers, consumers, new_folder, on_free_port, wait_until};
+
+/// A running moto server; it stops when this is dropped or the process ends.
+#[derive(Debug)]
+pub struct Moto {
+    port: u16,
+    server: Supervised,
+}
+
+controls!(Moto, "TERM");
+
+impl Moto {
+    /// The region that the tests use.
+    pub const REGION: &str = "eu-west-1";
+
+    /// Starts a new, empty server.
+    ///
+    /// # Panics
+    /// When moto is not installed or does not start: a test must not pass without its server.
+    pub fn start() -> Self {
+        let program = consumers("moto_server").expect("moto is not installed: run `cargo xtask setup`");
+        let program = program.display().to_string();
+        on_free_port(|port| {
+            let folder = new_folder("litepost-moto-");
+            let command = [&program, "-H", "127.0.0.1", "-p", &port.to_string()].map(str::to_owned);
+            let started = Self { port, server: Supervised::start("TERM", &folder, &command) };
+            started.is_up().then_some(started)
+        })
+    }
+
+    /// The URL of its services.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Makes a bucket, while it lets in everybody.
+    ///
+    /// # Panics
+    /// When the server does not make it.
+    pub fn make_bucket(&self, name: &str) {
+        let ask = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+            let request = format!("PUT /{name} HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n");
+            stream.write_all(request.as_bytes())?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        let answer = ask().expect("an answer from moto");
+        assert!(answer.lines().next().is_some_and(|status| status.contains(" 200 ")), "{answer}");
+    }
+
+    fn is_up(&self) -> bool {
+        wait_until(&self.server, || answers(self.port, b"GET /moto-api/ HTTP/1.0\r\n\r\n"))
+    }
+}
