@@ -382,6 +382,8 @@ async fn a_real_tursodb_applies_everything_once() {
 /// The constraint speaks at the commit, without a code.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_tursodb_finds_the_event_that_breaks_a_deferred_constraint() {
+    // The client below may be made before the relay's.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let server = Turso::start();
     let mut desk = Desk::new();
     let ask = async |sql: &str| {
