@@ -103,7 +103,7 @@ test("the timeline tells what became of an event", async () => {
   const { context, page } = await opened({}, "/events/0/8");
   const row = page.getByRole("row", { name: /shop.stock/ });
   assert.match(await row.innerText(), /dead letter/);
-  assert.match(await page.getByRole("row", { name: /shop.archive/ }).innerText(), /settled/);
+  assert.match(await page.getByRole("row", { name: /shop.archive/ }).innerText(), /delivered by then; the receipt of events/);
   await context.close();
 });
 

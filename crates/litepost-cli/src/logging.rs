@@ -27,16 +27,21 @@ pub(crate) fn start(default: &str) {
 fn filter(default: &str) -> (EnvFilter, Option<String>) {
     for name in ["RUST_LOG", "LOG_LEVEL"] {
         let Some(text) = std::env::var(name).ok().filter(|text| !text.is_empty()) else { continue };
-        return match EnvFilter::try_new(text.to_lowercase()) {
+        let text = text.to_lowercase();
+        let asked = if matches!(text.as_str(), "error" | "warn" | "info") { quiet(&text) } else { text };
+        return match EnvFilter::try_new(asked) {
             Ok(filter) => (without_payloads(filter), None),
             Err(error) => {
                 (EnvFilter::new(default), Some(format!("{name} is not understood ({error}); logging at {default}")))
             }
         };
     }
-    // The log of the libraries below is of interest to nobody at this level.
-    let quiet = format!("{default},hyper=warn,reqwest=warn,rustls=warn,lapin=off,rumqttc=error");
-    (without_payloads(EnvFilter::new(quiet)), None)
+    (without_payloads(EnvFilter::new(quiet(default))), None)
+}
+
+/// The log of the libraries below is of interest to nobody at this level.
+fn quiet(level: &str) -> String {
+    format!("{level},hyper=warn,reqwest=warn,rustls=warn,lapin=off,rumqttc=error")
 }
 
 /// The AMQP client logs a returned message whole, payload included; the relay tells of it without.

@@ -12,3 +12,4 @@ pub mod measure;
 pub mod proxy;
 pub mod servers;
 pub mod tls;
+pub mod tls_front;

@@ -158,6 +158,7 @@ fn slips_of_the_hand_are_told_and_do_nothing() {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "that it waits is what is tested")]
 fn a_rate_is_kept_by_a_replay() {
     let place = shop();
     for id in 1..=4 {
@@ -168,6 +169,6 @@ fn a_rate_is_kept_by_a_replay() {
     // A slow machine makes it longer, nothing makes it shorter: the fourth is not due before 300 ms have passed.
     let began = std::time::Instant::now();
     let replayed = json(&place, &["dead", "replay", "--all", "--rate", "10/s", "--json"]);
-    assert!(began.elapsed() >= std::time::Duration::from_millis(300), "three pauses of 100 ms");
+    assert!(began.elapsed() >= Duration::from_millis(300), "three pauses of 100 ms");
     assert_eq!(replayed["replayed"].as_array().unwrap().len(), 4);
 }

@@ -7,7 +7,8 @@ use litepost_relay::config::{Config, Purpose};
 use litepost_relay::relay::Drained;
 use litepost_testkit::hrana::{HranaFault, HranaOptions, HranaServer};
 use litepost_testkit::servers::Turso;
-use litepost_testkit::tls::{Certificate, front};
+use litepost_testkit::tls::Certificate;
+use litepost_testkit::tls_front::front;
 use rusqlite::Connection;
 
 use crate::desk::{Desk, only};
