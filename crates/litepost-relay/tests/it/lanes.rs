@@ -306,7 +306,7 @@ async fn only_the_newest_split_commits(desk: Desk, target: &dyn Target) {
     let outcomes = old.deliver(&batch(4..=6)).await;
     assert!(fenced(&outcomes), "{outcomes:?}");
     for (lane, token, says) in [
-        (Lane::ONLY, 1, "a later split"),
+        (Lane::ONLY, 1, "another relay has taken over"),
         // As a file does that was restored from before the split.
         (Lane::ONLY, 9, "a later split"),
         (Lane { index: 1, count: 9 }, 1, "written with lanes = 1"),

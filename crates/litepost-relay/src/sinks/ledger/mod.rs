@@ -330,6 +330,7 @@ pub(crate) fn same_split(who: &SinkContext, others: &[Vec<Value>]) -> Result<(),
 
 /// How far the lanes of earlier splits are. `others` is what [`Ledger::others`] found.
 pub(super) fn former(who: &SinkContext, others: &[Vec<Value>]) -> Result<(Vec<FormerLanes>, Vec<Mark>), Unavailable> {
+    same_split(who, others)?;
     let rows: Vec<(i64, i64, Mark)> = others
         .iter()
         .map(|row| {
@@ -352,7 +353,6 @@ pub(super) fn former(who: &SinkContext, others: &[Vec<Value>]) -> Result<(Vec<Fo
             ),
         ));
     }
-    same_split(who, others)?;
     let mut lanes = Vec::new();
     let mut marks = Vec::new();
     for former in who.former.iter().filter(|former| former.counts) {
