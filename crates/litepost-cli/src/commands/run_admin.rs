@@ -21,14 +21,14 @@ const FRESHNESS_MS: i64 = 300_000;
 /// Where operators look.
 #[derive(Debug, Args)]
 pub(crate) struct Admin {
-    /// Serve the dashboard, the API, /metrics, /live and /ready here, 127.0.0.1:8765 for example; [admin] listen of the
+    /// Serve the dashboard, the API, /metrics, /live and /ready here, 127.0.0.1:8765 for example; admin.listen of the
     /// configuration unless given
     #[arg(long = "admin", value_name = "ADDRESS", env = "LITEPOST_ADMIN")]
     address: Option<SocketAddr>,
-    /// A file that holds the token that every request must carry; LITEPOST_ADMIN_TOKEN unless given, then [admin] token
+    /// A file that holds the token that every request must carry; LITEPOST_ADMIN_TOKEN unless given, then admin.token
     #[arg(long = "admin-token-file", value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// How long an event may wait before /ready says no: 30s, 5m, 2h; [admin] freshness unless given, then 5m
+    /// How long an event may wait before /ready says no: 30s, 5m, 2h; admin.freshness unless given, then 5m
     #[arg(long, value_name = "TIME", value_parser = milliseconds)]
     freshness: Option<i64>,
 }
