@@ -19,6 +19,10 @@ use super::source::Source;
 /// How long connecting may take, a server that accepts and says nothing included.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
 
+/// How long a verdict, or the end, may take: a connection that was lost beneath one can leave it without an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+const CLOSING: &str = "closing the connection to RabbitMQ";
+
 /// A queue as a source, over a connection of its own that is made anew when it is lost.
 pub struct RabbitMq {
     url: String,
@@ -68,6 +72,23 @@ impl RabbitMq {
             .basic_consume(queue, ShortString::default(), BasicConsumeOptions::default(), FieldTable::default())
             .await?;
         Ok(Session { connection, channel, consumer })
+    }
+
+    /// A verdict on a channel that is gone reaches nobody: the server requeues the message by itself, and the next message
+    /// comes over a connection made anew.
+    async fn told(
+        &mut self,
+        doing: &'static str,
+        verdict: impl Future<Output = lapin::Result<bool>>,
+    ) -> Result<(), SourceError> {
+        let failed = match timeout(ANSWER_MAX, verdict).await {
+            Ok(Ok(true)) => return Ok(()),
+            Ok(Ok(false)) => SourceError::new(doing, "the channel is gone"),
+            Ok(Err(error)) => SourceError::new(doing, error),
+            Err(late) => SourceError::new(doing, late),
+        };
+        self.session = None;
+        Err(failed)
     }
 }
 
@@ -129,35 +150,29 @@ impl Source for RabbitMq {
     }
 
     async fn ack(&mut self, token: Delivery) -> Result<(), SourceError> {
-        told("acknowledging to RabbitMQ", token.ack(BasicAckOptions::default()).await)
+        self.told("acknowledging to RabbitMQ", token.ack(BasicAckOptions::default())).await
     }
 
     async fn nack(&mut self, token: Delivery, delay: Duration) -> Result<(), SourceError> {
         // RabbitMQ has no delay of its own: the message waits here, unacknowledged, and holds up those behind it.
         sleep(delay).await;
         let options = BasicNackOptions { requeue: true, ..BasicNackOptions::default() };
-        told("returning to RabbitMQ", token.nack(options).await)
+        self.told("returning to RabbitMQ", token.nack(options)).await
     }
 
     async fn dead_letter(&mut self, token: Delivery, _message: &Message, _reason: &str) -> Result<(), SourceError> {
-        told("rejecting in RabbitMQ", token.reject(BasicRejectOptions { requeue: false }).await)
+        self.told("rejecting in RabbitMQ", token.reject(BasicRejectOptions { requeue: false })).await
     }
 
     async fn close(&mut self) -> Result<(), SourceError> {
         let Some(mut session) = self.session.take() else { return Ok(()) };
-        let failed = |e| SourceError::new("closing the connection to RabbitMQ", e);
         // What is unacknowledged when the channel closes is requeued in its place.
         while session.consumer.next().now_or_never().is_some_and(|next| next.is_some()) {}
-        session.channel.close(200, "the consumer stops".into()).await.map_err(failed)?;
-        session.connection.close(200, "the consumer stops".into()).await.map_err(failed)
-    }
-}
-
-/// A verdict on a channel that is gone reaches nobody; the server requeues the message by itself.
-fn told(doing: &'static str, answer: lapin::Result<bool>) -> Result<(), SourceError> {
-    match answer {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(SourceError::new(doing, "the channel is gone")),
-        Err(error) => Err(SourceError::new(doing, error)),
+        let closing = async {
+            session.channel.close(200, "the consumer stops".into()).await?;
+            session.connection.close(200, "the consumer stops".into()).await
+        };
+        let closed = timeout(ANSWER_MAX, closing).await;
+        closed.map_err(|e| SourceError::new(CLOSING, e))?.map_err(|e| SourceError::new(CLOSING, e))
     }
 }
