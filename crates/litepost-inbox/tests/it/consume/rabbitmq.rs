@@ -105,3 +105,15 @@ async fn it_runs_in_a_spawned_task() {
 async fn a_message_that_kills_its_consumers_becomes_a_dead_letter() {
     suite::remembered(new().await).await;
 }
+
+#[tokio::test]
+async fn a_server_that_dies_while_messages_are_handled_is_connected_to_anew() {
+    let mut server = tokio::task::spawn_blocking(Server::start).await.unwrap();
+    let url = server.url();
+    let restart = move || {
+        server.kill();
+        server.start_again();
+        server
+    };
+    Box::pin(suite::outage::<Queue, _>(&url, restart)).await;
+}
