@@ -82,3 +82,17 @@ fn a_reload_keeps_the_listener_and_says_so() {
     place.good(&["reload"]);
     assert_eq!(warned(&place), 1, "once is enough");
 }
+
+#[test]
+fn a_value_that_a_variable_did_not_give_is_not_told_as_missing_too() {
+    for (admin, named) in [
+        ("listen = '0.0.0.0:0'\ntoken = '${LITEPOST_TEST_UNSET}'", "LITEPOST_TEST_UNSET"),
+        ("listen = '${LITEPOST_TEST_UNSET}'", "LITEPOST_TEST_UNSET"),
+    ] {
+        let place = shop(admin);
+        let answer = place.litepost(&["check"]);
+        let said = answer.stdout + &answer.stderr;
+        assert!(answer.code == 1 && said.contains(named), "{said}");
+        assert!(!said.contains("there is no token") && !said.contains("has no listen"), "{said}");
+    }
+}

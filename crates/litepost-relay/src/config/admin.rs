@@ -33,7 +33,10 @@ pub(crate) fn read(entry: &Entry, problems: &mut Vec<Problem>) -> Admin {
     const PATH: &str = "admin";
     let mut keys = AdminKeys::default();
     let before = problems.len();
+    // A value that a variable or a secret did not give was reported when the file was read.
+    let mut unreadable = false;
     for entry in spec::table_entries(entry, PATH, "[admin]", problems) {
+        unreadable |= entry.node.is_none();
         if !keys.take(entry, PATH, problems) {
             spec::unknown(entry, PATH, &[AdminKeys::KEYS], &[], problems);
         }
@@ -43,7 +46,7 @@ pub(crate) fn read(entry: &Entry, problems: &mut Vec<Problem>) -> Admin {
         token: keys.token.as_ref().map(|given| given.value.clone()),
         freshness_ms: keys.freshness.as_ref().map(|given| given.value.0),
     };
-    if problems.len() > before {
+    if unreadable || problems.len() > before {
         // What cannot be used was reported where it stands.
         return admin;
     }
