@@ -34,7 +34,8 @@ pub(crate) async fn perform(
     request: Request,
     actor: &str,
 ) -> Result<Value, Refusal> {
-    let Some(source) = admin.sources.get(request.file) else {
+    let sources = admin.shown.sources();
+    let Some(source) = sources.get(request.file) else {
         return Err(Refusal::not_found(format!("there is no outbox file {}", request.file)));
     };
     let path = source.path.clone();

@@ -133,7 +133,7 @@ async fn timeline(
     State(admin): State<Arc<Admin>>,
     Path((file, seq)): Path<(usize, i64)>,
 ) -> Result<Json<Value>, Refusal> {
-    let routing = admin.sources.get(file).map(|source| Arc::clone(&source.routing)).unwrap_or_default();
+    let routing = admin.shown.sources().get(file).map(|source| Arc::clone(&source.routing)).unwrap_or_default();
     let found = admin.read(file, move |connection| operate::journeys(connection, Seq(seq), &routing)).await?;
     Ok(Json(json!({ "seq": seq, "destinations": found })))
 }
@@ -195,7 +195,7 @@ async fn act(
 }
 
 async fn config(State(admin): State<Arc<Admin>>) -> Json<Value> {
-    Json(json!({ "config": admin.config }))
+    Json(json!({ "config": &*admin.shown.config() }))
 }
 
 async fn stream(State(admin): State<Arc<Admin>>) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {

@@ -14,6 +14,7 @@ mod forms;
 mod health;
 mod metrics;
 mod pages;
+mod shown;
 mod state;
 
 use std::future::Future;
@@ -29,6 +30,7 @@ use tower_http::timeout::TimeoutLayer;
 pub use auth::Token;
 pub use error::WebError;
 pub use metrics::Recorder;
+pub use shown::Shown;
 pub use state::{Admin, Source};
 
 /// No request of an operator is larger.

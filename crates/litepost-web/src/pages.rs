@@ -215,17 +215,18 @@ async fn config(State(admin): State<Arc<Admin>>) -> Markup {
         "Configuration",
         &html! {
             p { "litepost " (admin.version) ". Values of connections are masked." }
-            pre tabindex="0" { (admin.config) }
+            pre tabindex="0" { (&*admin.shown.config()) }
         },
     )
 }
 
 /// Which file, when there are several.
 fn files(admin: &Admin, chosen: usize) -> Markup {
+    let sources = admin.shown.sources();
     html! {
-        @if admin.sources.len() > 1 {
+        @if sources.len() > 1 {
             label { "File " select name="file" {
-                @for (index, source) in admin.sources.iter().enumerate() {
+                @for (index, source) in sources.iter().enumerate() {
                     option value=(index) selected[index == chosen] { (source.path.display()) }
                 }
             } }

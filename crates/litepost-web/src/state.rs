@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::auth::Token;
 use crate::error::Refusal;
 use crate::metrics::Recorder;
+use crate::shown::Shown;
 
 /// One outbox file.
 #[derive(Clone, Debug)]
@@ -33,14 +34,12 @@ pub struct Source {
 /// What the listener serves.
 #[derive(Debug)]
 pub struct Admin {
-    /// The outbox files.
-    pub sources: Vec<Source>,
+    /// The outbox files, and the configuration as text.
+    pub shown: Shown,
     /// Asked for with every request when there is one.
     pub token: Option<Token>,
     /// `/ready` fails when a destination's oldest waiting event is older, milliseconds.
     pub freshness_ms: i64,
-    /// The configuration as text, without a secret in it.
-    pub config: String,
     /// The program's version.
     pub version: String,
     /// Where the relay's own counters are.
@@ -68,7 +67,7 @@ impl Admin {
     pub(crate) async fn look(self: &Arc<Self>) -> Vec<Looked> {
         let admin = Arc::clone(self);
         let now = wall();
-        let look = move || admin.sources.iter().map(|source| looked(source, now)).collect();
+        let look = move || admin.shown.sources().iter().map(|source| looked(source, now)).collect();
         tokio::task::spawn_blocking(look).await.unwrap_or_default()
     }
 
@@ -78,7 +77,8 @@ impl Admin {
         index: usize,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let Some(source) = self.sources.get(index) else {
+        let sources = self.shown.sources();
+        let Some(source) = sources.get(index) else {
             return Err(Refusal::not_found(format!("there is no outbox file {index}")));
         };
         let path = source.path.clone();
@@ -100,7 +100,9 @@ fn looked(source: &Source, now: Millis) -> Looked {
     let bytes = |path: &std::path::Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     let folder = source.path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let free = rustix::fs::statvfs(folder.unwrap_or_else(|| std::path::Path::new("."))).ok();
-    let (status, error) = match status::read(&source.path, now) {
+    // A file that is not delivered from any more is nobody's trouble.
+    let read = (!source.destinations.is_empty()).then(|| status::read(&source.path, now));
+    let (status, error) = match read.unwrap_or_else(|| Err(StoreError::Missing { path: source.path.clone() })) {
         Ok(mut status) => {
             status.destinations.retain(|found| source.destinations.iter().any(|ours| **ours == found.destination));
             (Some(status), None)

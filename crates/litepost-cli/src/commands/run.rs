@@ -88,7 +88,8 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
     #[cfg(unix)]
     if let Some(path) = config.source.path.clone().filter(|_| !command.until_idle) {
         let (any_file_system, admin) = (command.any_file_system, config.admin.clone());
-        let asked = again::Asked { path, any_file_system, admin };
+        let asked =
+            again::Asked { path, any_file_system, admin, shown: listening.as_ref().map(run_admin::Listening::shown) };
         runtime.spawn(again::reload_when_asked(asked, relay.reloader(), files));
     }
     let done = if command.until_idle {

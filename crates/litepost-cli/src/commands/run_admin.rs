@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use litepost::locate::Routing;
 use litepost_relay::config::{Config, parse_duration};
-use litepost_relay::relay::{DestinationConfig, RelayConfig};
-use litepost_web::{Listener, Recorder, Source, Token, WebError};
+use litepost_relay::relay::{DestinationConfig, RelayConfig, SourceConfig};
+use litepost_web::{Listener, Recorder, Shown, Source, Token, WebError};
 use tokio::task::JoinHandle;
 
 use crate::failure::Failure;
@@ -38,11 +38,21 @@ fn milliseconds(text: &str) -> Result<i64, String> {
 }
 
 /// A listener; it ends when this is dropped.
-pub(crate) struct Listening(Vec<JoinHandle<()>>);
+pub(crate) struct Listening {
+    tasks: Vec<JoinHandle<()>>,
+    shown: Shown,
+}
+
+impl Listening {
+    /// What it shows, for who reads the configuration again.
+    pub(crate) fn shown(&self) -> Shown {
+        self.shown.clone()
+    }
+}
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        for task in &self.0 {
+        for task in &self.tasks {
             task.abort();
         }
     }
@@ -61,20 +71,11 @@ pub(crate) async fn start(asked: &Admin, config: &Config, relay: &RelayConfig) -
     };
     let recorder = Recorder::install()
         .map_err(|error| Failure::unexpected(format!("metrics cannot be recorded: {error}"), "report it"))?;
-    let sources = relay
-        .sources
-        .iter()
-        .map(|source| Source {
-            path: source.path.clone(),
-            destinations: source.destinations.iter().map(|destination| destination.name.clone()).collect(),
-            routing: source.destinations.iter().map(routing).collect(),
-        })
-        .collect();
+    let shown = Shown::new(sources(relay), &config.masked());
     let admin = litepost_web::Admin {
-        sources,
+        shown: shown.clone(),
         token: token(asked.token_file.as_deref(), config)?,
         freshness_ms: asked.freshness.or(config.admin.freshness_ms).unwrap_or(FRESHNESS_MS),
-        config: config.masked(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         recorder: recorder.clone(),
     };
@@ -85,7 +86,17 @@ pub(crate) async fn start(asked: &Admin, config: &Config, relay: &RelayConfig) -
             tracing::error!(%error, "the dashboard ended; delivery goes on");
         }
     });
-    Ok(Some(Listening(vec![serving, tokio::spawn(recorder.upkeep())])))
+    Ok(Some(Listening { tasks: vec![serving, tokio::spawn(recorder.upkeep())], shown }))
+}
+
+/// The outbox files of a configuration, as they are shown.
+pub(crate) fn sources(relay: &RelayConfig) -> Vec<Source> {
+    let source = |source: &SourceConfig| Source {
+        path: source.path.clone(),
+        destinations: source.destinations.iter().map(|destination| destination.name.clone()).collect(),
+        routing: source.destinations.iter().map(routing).collect(),
+    };
+    relay.sources.iter().map(source).collect()
 }
 
 fn routing(destination: &DestinationConfig) -> Routing {

@@ -96,3 +96,22 @@ fn a_value_that_a_variable_did_not_give_is_not_told_as_missing_too() {
         assert!(!said.contains("there is no token") && !said.contains("has no listen"), "{said}");
     }
 }
+
+#[test]
+fn after_a_reload_what_is_shown_is_the_new_configuration() {
+    let place = shop("listen = '127.0.0.1:0'\nfreshness = '1ms'");
+    let daemon = Daemon::start(&place, &[], &[], None);
+    place.good(&["enqueue", "--database", "shop.db", "--topic", "t", "--payload", "x"]);
+    until("the event is too old", || daemon.get("/ready").starts_with("HTTP/1.1 503"));
+    place.good(&["migrate", "--create", "--database", "other.db"]);
+    let other = "[admin]\nlisten = '127.0.0.1:0'\nfreshness = '1ms'\n[app.shop]\ndatabase = 'shop.db'\n\
+                 [app.shop.sink.copy]\ntype = 'file'\nconnection.path = 'shop.jsonl'\n[app.other]\ndatabase = 'other.db'\n\
+                 [app.other.sink.audit]\ntype = 'file'\nconnection.path = 'other.jsonl'\n";
+    place.write("litepost.toml", other);
+    place.good(&["reload"]);
+    until("its text is shown", || daemon.get("/api/config").contains("app.other"));
+    assert!(!daemon.get("/api/config").contains("sink.hook"));
+    until("its destination is shown", || daemon.get("/api/status").contains("other.audit"));
+    assert!(!daemon.get("/api/status").contains("shop.hook"), "{}", daemon.get("/api/status"));
+    until("what is not delivered any more is nobody's trouble", || daemon.get("/ready").starts_with("HTTP/1.1 200"));
+}

@@ -64,7 +64,7 @@ async fn events(State(admin): State<Arc<Admin>>, Asked(query): Asked<Query>) -> 
 
 async fn event(State(admin): State<Arc<Admin>>, Path((file, seq)): Path<(usize, i64)>) -> Result<Markup, Trouble> {
     let body = admin.read(file, move |connection| litepost::search::body(connection, Seq(seq))).await?;
-    let routing = admin.sources.get(file).map(|source| Arc::clone(&source.routing)).unwrap_or_default();
+    let routing = admin.shown.sources().get(file).map(|source| Arc::clone(&source.routing)).unwrap_or_default();
     let journeys = admin.read(file, move |connection| operate::journeys(connection, Seq(seq), &routing)).await?;
     let Some(body) = body else { return gone(seq, file, &journeys) };
     let event = &body.event;

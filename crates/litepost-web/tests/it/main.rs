@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use litepost::{NewEvent, Outbox};
-use litepost_web::{Admin, Listener, Recorder, Source, Token};
+use litepost_web::{Admin, Listener, Recorder, Shown, Source, Token};
 use reqwest::StatusCode;
 
 const TOKEN: &str = "0123456789abcdef0123";
@@ -48,10 +48,12 @@ fn outbox(folder: &Path) -> PathBuf {
 
 fn admin(path: PathBuf, token: Option<Token>, freshness_ms: i64) -> Admin {
     Admin {
-        sources: vec![Source { path, destinations: vec!["shop.hook".into()], routing: std::sync::Arc::new([]) }],
+        shown: Shown::new(
+            vec![Source { path, destinations: vec!["shop.hook".into()], routing: std::sync::Arc::new([]) }],
+            "type = \"http\"",
+        ),
         token,
         freshness_ms,
-        config: "type = \"http\"".to_owned(),
         version: "1.2.3".to_owned(),
         recorder: recorder(),
     }

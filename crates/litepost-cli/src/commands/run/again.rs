@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use litepost::operate::{Operator, Who};
 use litepost_relay::config::{Admin, Config, ConfigError, Purpose, Severity, one_line};
 use litepost_relay::relay::{RelayConfig, Reloader};
+use litepost_web::Shown;
 use serde_json::{Value as Json, json};
 
 use super::ready;
+use crate::commands::run_admin;
 use crate::failure::Failure;
 use crate::filesystem;
 
@@ -38,6 +40,8 @@ pub(super) struct Asked {
     pub(super) path: PathBuf,
     pub(super) any_file_system: bool,
     pub(super) admin: Admin,
+    /// What the listener shows, when there is one.
+    pub(super) shown: Option<Shown>,
 }
 
 /// Reads the file again whenever the process gets a SIGHUP.
@@ -52,10 +56,13 @@ pub(super) async fn reload_when_asked(mut asked_for: Asked, reloader: Reloader, 
         let loaded = loaded.unwrap_or_else(|error| Err(error.to_string()));
         let mut concerned = files.get();
         let mut detail = match loaded {
-            Ok((config, admin)) => {
+            Ok((config, admin, text)) => {
                 asked_for.listener_stays(admin);
                 files.set(&config);
                 concerned.extend(files.get());
+                if let Some(shown) = &asked_for.shown {
+                    shown.replace(run_admin::sources(&config), &text);
+                }
                 let Some(reloaded) = reloader.reload(config).await else { return };
                 tracing::info!(
                     config = %path.display(), started = ?reloaded.started, stopped = ?reloaded.stopped,
@@ -86,8 +93,8 @@ impl Asked {
     }
 }
 
-/// The configuration, or everything that is wrong with it.
-fn load(path: &Path, any_file_system: bool) -> Result<(RelayConfig, Admin), String> {
+/// The configuration and its text without secrets, or everything that is wrong with it.
+fn load(path: &Path, any_file_system: bool) -> Result<(RelayConfig, Admin, String), String> {
     let config = Config::load(path, Purpose::Deliver).map_err(|error| match &error {
         ConfigError::Invalid { source_file, problems } => {
             let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
@@ -109,7 +116,8 @@ fn load(path: &Path, any_file_system: bool) -> Result<(RelayConfig, Admin), Stri
             _ => format!("{} cannot be used", source.path.display()),
         })?;
     }
-    Ok((relay, config.admin))
+    let text = config.masked();
+    Ok((relay, config.admin, text))
 }
 
 fn record(file: &Path, detail: &Json) {
