@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use litepost::{NewEvent, enqueue};
 use litepost_core::Value;
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::Connection;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::Place;
@@ -39,16 +39,13 @@ impl Relays {
         kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
     }
 
-    /// Freezes a relay at a moment when it holds no lock of a database, which nobody could take from it.
+    /// Freezes a relay at a moment when it holds no lock of a database that keeps others out: nobody could take it from
+    /// a process that stands still. Asking for the write lock would not tell: a checkpoint holds others, by which SQLite
+    /// makes a reader give up after ten seconds.
     fn freeze(&self, place: &Place, pid: u32) {
-        for _ in 0..500 {
+        for _ in 0..2_000 {
             self.signal(pid, Signal::STOP);
-            let free = |file: &str| {
-                let mut database = Connection::open(place.path(file)).unwrap();
-                database.busy_timeout(Duration::from_millis(100)).unwrap();
-                database.transaction_with_behavior(TransactionBehavior::Immediate).is_ok()
-            };
-            if free("shop.db") && free("copy.db") {
+            if !keeps_others_out(place, pid) {
                 return;
             }
             self.signal(pid, Signal::CONT);
@@ -56,6 +53,30 @@ impl Relays {
         }
         panic!("the relay always holds a lock");
     }
+}
+
+/// Whether a process that stands still has an exclusive lock on one of the databases or their shared memory
+/// (proc_locks(5)).
+fn keeps_others_out(place: &Place, pid: u32) -> bool {
+    until("it stands still", || {
+        // proc_pid_stat(5): the state follows the name in parentheses.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    });
+    let files = ["shop.db", "shop.db-shm", "copy.db", "copy.db-shm"];
+    let inodes: Vec<String> = files
+        .iter()
+        .filter_map(|file| std::fs::metadata(place.path(file)).ok())
+        .map(|metadata| std::os::unix::fs::MetadataExt::ino(&metadata).to_string())
+        .collect();
+    let pid = pid.to_string();
+    std::fs::read_to_string("/proc/locks").unwrap().lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let inode = words.get(5).and_then(|file| file.rsplit(':').next());
+        words.get(3) == Some(&"WRITE")
+            && words.get(4) == Some(&pid.as_str())
+            && inode.is_some_and(|inode| inodes.iter().any(|one| one == inode))
+    })
 }
 
 fn look<T: rusqlite::types::FromSql>(place: &Place, file: &str, sql: &str) -> Option<T> {
