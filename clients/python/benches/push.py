@@ -83,15 +83,25 @@ def measure(backlog: int, turns: int) -> dict[str, float]:
 
 
 def fill(path: Path, backlog: int) -> sqlite3.Connection:
-    """A litepost file with a backlog, opened as the package opens it."""
+    """A litepost file with a backlog.
+
+    Every contender closes it and opens it anew: the log of the filling, which is big, would else be written over by one
+    of them, while the others' logs still grow, and growing a file costs more.
+    """
     litepost.Outbox(path, create=True).close()
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    connection = opened(path)
     payload = litepost.encode_statement(SQL, ARGS)
     connection.execute("BEGIN")
     connection.executemany(INSERT, [("orders", "sql", payload, "Shop")] * backlog)
     connection.execute("COMMIT")
+    return connection
+
+
+def opened(path: Path) -> sqlite3.Connection:
+    """A connection with the settings of the package's own."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
     return connection
 
 
@@ -100,7 +110,8 @@ INSERT = "INSERT INTO main.litepost_outbox (topic, type, payload, source) VALUES
 
 def bare(folder: Path, backlog: int) -> Callable[[], object]:
     """The same row through sqlite3 alone, its payload ready made."""
-    connection = fill(folder / "bare.db", backlog)
+    fill(folder / "bare.db", backlog).close()
+    connection = opened(folder / "bare.db")
     payload = litepost.encode_statement(SQL, ARGS)
     return lambda: connection.execute(INSERT, ("orders", "sql", payload, "Shop"))
 
