@@ -99,21 +99,26 @@ enum Round {
 pub(super) struct Bridging {
     writer: WriterHandle,
     path: PathBuf,
+    wakes: Arc<Wakes>,
     written: Arc<Notify>,
 }
 
 impl Bridging {
-    /// Begins to watch the file.
-    pub(super) fn new(writer: WriterHandle, path: &Path, wakes: &Wakes) -> Self {
-        let written = Arc::new(Notify::new());
-        let hint = Arc::clone(&written);
-        wakes.watch(path, move || hint.notify_one());
-        Self { writer, path: path.to_owned(), written }
+    /// Watches nothing yet.
+    pub(super) fn new(writer: WriterHandle, path: &Path, wakes: Arc<Wakes>) -> Self {
+        Self { writer, path: path.to_owned(), wakes, written: Arc::default() }
+    }
+
+    /// Begins to watch the file: most have no queue of sqloutbox, and cost nothing here.
+    fn watch(&self) {
+        let hint = Arc::clone(&self.written);
+        self.wakes.watch(&self.path, move || hint.notify_one());
     }
 
     /// Takes over until told to stop.
     pub(super) async fn run(self, stop: CancellationToken) {
         let mut told = String::new();
+        let mut watched = false;
         while !stop.is_cancelled() {
             let mut queue = true;
             match self.round().await {
@@ -133,6 +138,11 @@ impl Bridging {
                     }
                     tokio::time::sleep(REST).await;
                 }
+            }
+            if queue && !std::mem::replace(&mut watched, queue) {
+                self.watch();
+                // What was written before is not told.
+                continue;
             }
             let pause = if queue { SAFETY_POLL } else { LOOK_FOR_QUEUE };
             tokio::select! {

@@ -7,8 +7,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,7 @@ use litepost::log::LogReader;
 use litepost_core::{Chunk, EventRef, Seq};
 use tokio::sync::{oneshot, watch};
 
+use super::bell::{Bell, Heard, Ring};
 use super::meter;
 use super::wake::{SAFETY_POLL, Wakes};
 use crate::clock;
@@ -59,7 +59,6 @@ enum Message {
     Head { reply: oneshot::Sender<Result<Seq, ReadError>> },
     Sync { reply: oneshot::Sender<Result<(), ReadError>> },
     Identity { reply: oneshot::Sender<Result<Identity, ReadError>> },
-    Wake,
     Stop,
 }
 
@@ -67,6 +66,7 @@ enum Message {
 #[derive(Clone)]
 pub(super) struct ReaderHandle {
     messages: mpsc::Sender<Message>,
+    ring: Ring,
     wishes: watch::Receiver<Vec<Wish>>,
 }
 
@@ -113,6 +113,7 @@ impl ReaderHandle {
         let (reply, answer) = oneshot::channel();
         let gone = || "the reader has stopped".to_owned();
         self.messages.send(message(reply)).map_err(|_| gone())?;
+        self.ring.ring();
         answer.await.map_err(|_| gone())?
     }
 }
@@ -129,19 +130,13 @@ impl Reader {
         let log = LogReader::open(path)?;
         let (messages, inbox) = mpsc::channel();
         let (wishes, seen) = watch::channel(Vec::new());
-        let handle = ReaderHandle { messages: messages.clone(), wishes: seen };
-        let pending = Arc::new(AtomicBool::new(false));
-        let hinted = Arc::clone(&pending);
-        wakes.watch(path, move || {
-            // One hint in the queue is enough, however often the file is written.
-            if !hinted.swap(true, Ordering::AcqRel) {
-                let _ = messages.send(Message::Wake);
-            }
-        });
+        let (bell, alive) = wakes.bell(path);
+        let handle = ReaderHandle { messages, ring: bell.ring(), wishes: seen };
         let worker = Worker {
             log,
             inbox,
-            pending,
+            bell,
+            _alive: alive,
             durable_reads,
             parked: Vec::new(),
             cache: VecDeque::new(),
@@ -166,6 +161,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let _ = self.handle.messages.send(Message::Stop);
+        self.handle.ring.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -180,7 +176,9 @@ struct Parked {
 struct Worker {
     log: LogReader,
     inbox: Receiver<Message>,
-    pending: Arc<AtomicBool>,
+    bell: Bell,
+    /// Says that this reader's watch is in use.
+    _alive: Arc<()>,
     durable_reads: bool,
     parked: Vec<Parked>,
     cache: VecDeque<(Arc<Chunk>, usize)>,
@@ -199,14 +197,13 @@ impl Worker {
     fn run(mut self) {
         wake_on_time();
         loop {
-            let pause = self.look.map_or(SAFETY_POLL, |(at, _)| at.saturating_duration_since(clock::instant()));
-            let message = match self.inbox.recv_timeout(pause) {
+            let message = match self.inbox.try_recv() {
                 Ok(message) => message,
-                Err(RecvTimeoutError::Timeout) => {
-                    self.look_again();
+                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) => {
+                    self.wait();
                     continue;
                 }
-                Err(RecvTimeoutError::Disconnected) => return,
             };
             match message {
                 Message::Read { after, fresh, reply } => self.read(after, fresh, reply),
@@ -225,9 +222,18 @@ impl Worker {
                     let identity = || Ok(Identity { origin: self.log.origin()?.into(), epoch: self.log.epoch()? });
                     let _ = reply.send(identity().map_err(|error: StoreError| explain(&error)));
                 }
-                Message::Wake => self.wake(),
                 Message::Stop => return,
             }
+        }
+    }
+
+    /// Nobody asks: waits until somebody does, or until there may be something to look for.
+    fn wait(&mut self) {
+        let pause = self.look.map_or(SAFETY_POLL, |(at, _)| at.saturating_duration_since(clock::instant()));
+        match self.bell.wait(pause) {
+            Heard::Rung => {}
+            Heard::Written => self.wake(),
+            Heard::Nothing => self.look_again(),
         }
     }
 
@@ -318,7 +324,6 @@ impl Worker {
     /// Looks for a commit. A hint comes a moment before what it is about can be seen, so a look that finds nothing is
     /// followed by others; whoever asks meanwhile is answered.
     fn wake(&mut self) {
-        self.pending.store(false, Ordering::Release);
         self.look = None;
         if !self.look_now() && !self.parked.is_empty() {
             self.look = Some((clock::instant() + LOOK_AGAIN[0], 0));

@@ -130,7 +130,7 @@ impl Fleet {
             until_idle,
             reloads,
             owner: Rng::new().identity(),
-            wakes: Arc::new(Wakes::start()),
+            wakes: Arc::new(Wakes::new()),
             pulse,
             tasks: JoinSet::new(),
             running: Vec::new(),

@@ -150,7 +150,7 @@ impl Source {
             Err(error) => return self.failed(&error),
         };
         // After the destinations are registered: one that starts with the next event gets what waits in an old queue.
-        let bridging = Bridging::new(opened.writer.handle(), &self.config.path, &self.wakes);
+        let bridging = Bridging::new(opened.writer.handle(), &self.config.path, Arc::clone(&self.wakes));
         if self.until_idle {
             bridging.once().await;
         }

@@ -37,11 +37,13 @@ const PRUNE_ROWS: u32 = 500;
 const PRUNE_ROWS_MIN: u32 = 8;
 const PRUNE_BATCHES: u32 = 20;
 /// Producers wait while rows are deleted: a transaction that took longer than this is followed by a smaller one.
-const PRUNE_HOLD: Duration = Duration::from_millis(3);
+const PRUNE_HOLD: Duration = Duration::from_micros(1_500);
 /// Events that one round puts into a lane's receipts: as many as it may prune.
 const RECEIPT_ROWS: u32 = PRUNE_ROWS * PRUNE_BATCHES;
 /// Receipts are written and events pruned at least this often, however few were settled.
 const KEEP_HOUSE_EVERY_MS: i64 = 2_000;
+/// The same while nothing is settled and the last round found nothing to do: events grow old without it, too.
+const KEEP_HOUSE_IDLE_EVERY_MS: i64 = 10_000;
 /// What is left to do when the relay stops may take this long.
 const LAST_ROUNDS_MS: i64 = 300;
 /// Between two attempts to write a settlement.
@@ -276,6 +278,7 @@ impl Worker {
             match self.store.settle(&items, clock::wall()) {
                 Ok(outcomes) => {
                     self.settled += batch.iter().map(|pending| pending.settlement.added.total()).sum::<i64>();
+                    self.house_at = self.house_at.min(clock::mono().plus(KEEP_HOUSE_EVERY_MS));
                     for (pending, outcome) in batch.into_iter().zip(outcomes) {
                         let _ = pending.reply.send(Ok(outcome));
                     }
@@ -338,12 +341,13 @@ impl Worker {
         if self.settled < self.cleanup_every && now < self.house_at {
             return moved;
         }
-        self.house_at = now.plus(KEEP_HOUSE_EVERY_MS);
-        self.settled = 0;
+        let settled = std::mem::take(&mut self.settled);
         let more = self.keep_house();
-        if more {
-            self.house_at = now;
-        }
+        self.house_at = match (more, settled) {
+            (true, _) => now,
+            (false, 0) => now.plus(KEEP_HOUSE_IDLE_EVERY_MS),
+            (false, _) => now.plus(KEEP_HOUSE_EVERY_MS),
+        };
         moved || more
     }
 
@@ -452,7 +456,7 @@ mod tests {
 
     #[test]
     fn pruning_takes_smaller_steps_where_they_take_long_and_larger_ones_again() {
-        let (slow, fair, fast) = (Duration::from_millis(20), Duration::from_millis(2), Duration::from_micros(300));
+        let (slow, fair, fast) = (Duration::from_millis(20), Duration::from_millis(1), Duration::from_micros(300));
         let mut rows = PRUNE_ROWS;
         for _ in 0..20 {
             rows = next_rows(rows, slow);
