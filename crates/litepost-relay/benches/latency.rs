@@ -18,10 +18,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::BoxFuture;
 use litepost::connection::{self, Access, Options};
+use litepost::log::LogReader;
 use litepost::{NewEvent, enqueue, schema};
 use litepost_core::{Applied, Outcome, Seq, Unavailable};
 use litepost_relay::config::{Config, Purpose};
-use litepost_relay::relay::Relay;
+use litepost_relay::relay::{Commits, Relay};
 use litepost_relay::sink::{Batch, Sink, SinkContext, SinkFactory};
 use litepost_testkit::measure::{Samples, Targets, figure, quick};
 use rusqlite::TransactionBehavior;
@@ -46,11 +47,13 @@ fn main() {
     );
     let mut hand = by_hand();
     print("the row, by hand", &mut hand);
-    let mut row = latency("the row here, durable_reads = false", "blackhole", "{}", false);
+    let mut read = followed();
+    print("the row read, as `tail --follow` does", &mut read);
+    targets.at_most("commit to the row read here, p50, ms", 0.1, read.percentile_us(50.0) / 1000.0);
+    let mut row = latency("a destination in memory, durable_reads = false", "blackhole", "{}", false);
     let times = row.percentile_us(50.0) / hand.percentile_us(50.0);
-    targets.at_most("commit to the row here / by hand, p50", 3.0, times);
-    targets.at_most("commit to the row here, p50, ms", 0.1, row.percentile_us(50.0) / 1000.0);
-    let _ = latency("the row here, durable reads", "blackhole", "{}", true);
+    targets.at_most("commit to a destination in memory / the row by hand, p50", 3.0, times);
+    let _ = latency("a destination in memory, durable reads", "blackhole", "{}", true);
     let mut file = latency("a synced line in a file, durable reads", "file", "{ path = \"events.jsonl\" }", true);
     targets.at_most("commit to a line in a file, p50, ms", 1.0, file.percentile_us(50.0) / 1000.0);
     targets.at_most("commit to a line in a file, p99, ms", 5.0, file.percentile_us(99.0) / 1000.0);
@@ -109,6 +112,38 @@ fn latency(name: &str, kind: &str, connection: &str, durable: bool) -> Samples {
         samples.add_nanos(at.saturating_sub(from));
     }
     print(name, &mut samples);
+    samples
+}
+
+/// The wake-up of the relay's reader, and the row.
+fn followed() -> Samples {
+    let folder = outbox("blackhole", "{}", false);
+    let path = folder.path().join("shop.db");
+    let events = count();
+    let follower = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            let mut log = LogReader::look(&path).unwrap();
+            let mut commits = Commits::watch(&[path]);
+            let (mut after, mut seen) = (Seq::ZERO, Vec::new());
+            while seen.len() < events {
+                let look = || -> Result<bool, litepost::StoreError> {
+                    let chunk = log.read_after(after, 1_000, 1 << 20)?;
+                    let at = now_ns();
+                    seen.extend(chunk.events().iter().map(|_| at));
+                    after = chunk.events().last().map_or(after, |event| event.seq);
+                    Ok(!chunk.events().is_empty())
+                };
+                commits.wait(look).unwrap();
+            }
+            seen
+        }
+    });
+    let committed = producer(&path, events);
+    let mut samples = Samples::default();
+    for (at, from) in follower.join().unwrap().into_iter().zip(committed) {
+        samples.add_nanos(at.saturating_sub(from));
+    }
     samples
 }
 

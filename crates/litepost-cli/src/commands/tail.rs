@@ -2,12 +2,11 @@
 //!
 //! Invariant: changes nothing, and keeps no snapshot open between two looks.
 
-use std::time::Duration;
-
 use clap::Args;
 use litepost::log::LogReader;
 use litepost_core::{Event, Seq, TopicFilter};
 use litepost_relay::config::Purpose;
+use litepost_relay::relay::Commits;
 
 use crate::args::Where;
 use crate::events::{Shown, preview};
@@ -61,14 +60,14 @@ fn count(text: &str) -> Result<Count, String> {
 const CHUNK_EVENTS: usize = 2_000;
 /// Bytes read in one go.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Between two looks at a log that is followed.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// Shows them.
 pub(crate) fn run(command: &Tail) -> Result<(), Failure> {
     let place = command.place.load(Purpose::Look)?;
     let files = place.files();
     let filter = Filter::new(command)?;
+    // Before the first look: what is written after it is heard of.
+    let commits = command.follow.then(|| Commits::watch(&files));
     let mut logs = Vec::new();
     for path in &files {
         // Of the files of a db_dir some are only made by their first event.
@@ -90,7 +89,12 @@ pub(crate) fn run(command: &Tail) -> Result<(), Failure> {
         after.push(first_look(reader, command, &filter, &mut out)?);
     }
     out.flush()?;
-    if command.follow { follow(&mut logs, &mut after, &filter, command.json, &mut out) } else { Ok(()) }
+    match commits {
+        Some(mut commits) => loop {
+            commits.wait(|| news(&mut logs, &mut after, &filter, command.json, &mut out))?;
+        },
+        None => Ok(()),
+    }
 }
 
 /// Shows what is there; returns the last position seen.
@@ -157,23 +161,24 @@ fn show(
     Ok(after)
 }
 
-fn follow(
+/// Shows what is new; whether there was anything.
+fn news(
     logs: &mut [LogReader],
     after: &mut [Seq],
     filter: &Filter,
     json: bool,
     out: &mut Out,
-) -> Result<(), Failure> {
-    loop {
-        for (reader, after) in logs.iter_mut().zip(after.iter_mut()) {
-            let head = reader.head()?;
-            if head > *after {
-                *after = show(reader, *after, head, usize::MAX, filter, json, out)?;
-            }
+) -> Result<bool, Failure> {
+    let mut any = false;
+    for (reader, after) in logs.iter_mut().zip(after.iter_mut()) {
+        let head = reader.head()?;
+        if head > *after {
+            *after = show(reader, *after, head, usize::MAX, filter, json, out)?;
+            any = true;
         }
-        out.flush()?;
-        std::thread::sleep(LOOK);
     }
+    out.flush()?;
+    Ok(any)
 }
 
 fn line(event: &Event, json: bool, out: &mut Out) -> Result<(), Failure> {

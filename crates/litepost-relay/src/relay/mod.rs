@@ -11,6 +11,7 @@
 
 mod bell;
 mod bridge;
+mod commits;
 mod lane;
 mod lease;
 pub mod meter;
@@ -35,6 +36,7 @@ use litepost::lanes::Retention;
 use litepost_core::PipelineConfig;
 use tokio_util::sync::CancellationToken;
 
+pub use commits::Commits;
 pub use litepost::lanes::Start;
 pub use pace::Pace;
 pub use pulse::Pulse;

@@ -34,7 +34,7 @@ const CACHE_BYTES_MAX: usize = 8 << 20;
 const FETCH_BYTES_MAX: usize = 8 << 20;
 /// A write to the -wal is seen before its commit is: look again this soon, this many times. The commit's own write
 /// wakes us once more, so giving up is safe.
-const LOOK_AGAIN: [Duration; 6] = [
+pub(super) const LOOK_AGAIN: [Duration; 6] = [
     Duration::from_micros(20),
     Duration::from_micros(40),
     Duration::from_micros(80),

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
@@ -36,7 +36,7 @@ struct Routes {
 pub(super) struct Wakes {
     routes: Arc<Mutex<Routes>>,
     /// The one for all; made when it is needed, and `None` inside where the system offers none.
-    watcher: Mutex<Option<Option<RecommendedWatcher>>>,
+    watcher: OnceLock<Mutex<Option<RecommendedWatcher>>>,
     /// One for each reader that watches for itself, as long as it lives.
     own: Mutex<Vec<Weak<()>>>,
 }
@@ -44,7 +44,7 @@ pub(super) struct Wakes {
 impl Wakes {
     /// No watch yet.
     pub(super) fn new() -> Self {
-        Self { routes: Arc::default(), watcher: Mutex::default(), own: Mutex::default() }
+        Self { routes: Arc::default(), watcher: OnceLock::new(), own: Mutex::default() }
     }
 
     /// The bell of a reader of the database at `path`, and what it has to keep as long.
@@ -93,9 +93,8 @@ impl Wakes {
         if known {
             return;
         }
-        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
-        let watcher = watcher.get_or_insert_with(|| start(Arc::clone(&self.routes)));
-        if let Some(watcher) = watcher
+        let watcher = self.watcher.get_or_init(|| Mutex::new(start(Arc::clone(&self.routes))));
+        if let Some(watcher) = watcher.lock().unwrap_or_else(PoisonError::into_inner).as_mut()
             && let Err(error) = watcher.watch(&directory, RecursiveMode::NonRecursive)
         {
             tracing::warn!(directory = %directory.display(), %error, "cannot watch the directory: commits are noticed every {SAFETY_POLL:?} only");
