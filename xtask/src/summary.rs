@@ -20,14 +20,16 @@ impl Tally {
     /// Adds up the closing lines of nextest, `cargo test`, pytest and node's runner in `output`.
     pub fn of(output: &str) -> Self {
         let mut sum = Self::default();
+        // nextest shows what a failed test has printed, the closing line of the runner inside included.
+        let by_nextest = output.lines().any(|line| without_colours(line).trim_start().starts_with("Summary ["));
         for line in output.lines() {
             let line = without_colours(line);
             let line = line.trim();
             let closing = line.starts_with("Summary [")
-                || line.starts_with("test result: ")
+                || (line.starts_with("test result: ") && !by_nextest)
                 || (line.starts_with('=') && line.ends_with('=') && line.contains(" in "))
-                // pytest -q draws no rulers.
-                || (line.starts_with(|c: char| c.is_ascii_digit()) && line.ends_with('s') && line.contains(" in "));
+                // pytest -q draws no rulers, and puts "(0:01:14)" behind more than a minute.
+                || (line.starts_with(|c: char| c.is_ascii_digit()) && line.ends_with(['s', ')']) && line.contains(" in "));
             if closing {
                 sum.add_line(line);
             }
@@ -195,6 +197,13 @@ mod tests {
                 "\u{1b}[32;1m     Summary\u{1b}[0m [   0.004s] \u{1b}[1m2\u{1b}[0m tests run: \u{1b}[1m2\u{1b}[0m \u{1b}[32;1mpassed\u{1b}[0m, 0 skipped"
             ),
             tally(2, 0, 0)
+        );
+        assert_eq!(Tally::of("218 passed, 20 warnings in 77.37s (0:01:17)"), tally(218, 0, 0));
+        assert_eq!(
+            Tally::of(
+                "test result: FAILED. 0 passed; 1 failed; 0 ignored\n Summary [ 1s] 9 tests run: 8 passed, 1 failed"
+            ),
+            tally(8, 1, 0)
         );
         assert_eq!(Tally::of("12 passed the gate, said the log"), Tally::default());
     }
