@@ -56,6 +56,7 @@ mod postgres;
 mod rabbitmq;
 mod redis;
 mod turso;
+mod webhooks;
 
 pub use kafka::Kafka;
 pub use mariadb::MariaDb;
@@ -66,6 +67,7 @@ pub use postgres::Postgres;
 pub use rabbitmq::RabbitMq;
 pub use redis::Redis;
 pub use turso::Turso;
+pub use webhooks::Webhooks;
 
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

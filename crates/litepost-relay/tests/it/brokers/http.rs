@@ -12,18 +12,20 @@ use litepost_testkit::conformance::{
     Desk, Duplicates, Harness, MIB, Received, Target, Traits, WRONG_PASSWORD, consume_with,
 };
 use litepost_testkit::http::{HttpServer, Reply, Taken};
+use litepost_testkit::servers::Webhooks;
 
 const JUDGE: &str = include_str!("http.py");
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEW: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const ALLOWED: &str = "allow_private_addresses = true";
 
+/// A receiver in another language, in a process of its own.
 pub(crate) struct HttpHarness {
-    server: HttpServer,
+    server: Webhooks,
 }
 
 pub(crate) fn harness() -> HttpHarness {
-    HttpHarness { server: HttpServer::start() }
+    HttpHarness { server: Webhooks::start() }
 }
 
 impl Harness for HttpHarness {
@@ -33,7 +35,7 @@ impl Harness for HttpHarness {
             in_flight: "batch_size = 100",
             duplicates: Duplicates::Allowed,
             large: MIB,
-            too_large: HttpServer::BODY_MAX + 1,
+            too_large: Webhooks::BODY_MAX + 1,
             headers: true,
         }
     }
@@ -43,21 +45,23 @@ impl Harness for HttpHarness {
     }
 
     fn connection(&self, port: u16, target: Target) -> String {
-        let path = if target == Target::Missing { "missing" } else { "ready" };
-        let password = if target == Target::WrongCredentials { WRONG_PASSWORD } else { HttpServer::PASSWORD };
+        let path = path(target);
+        let password = if target == Target::WrongCredentials { WRONG_PASSWORD } else { Webhooks::PASSWORD };
         format!(
             "{{ url = \"http://{}:{password}@127.0.0.1:{port}/{path}\", format = \"raw\", parallel = 64, {ALLOWED} }}",
-            HttpServer::USER
+            Webhooks::USER
         )
     }
 
     fn make_missing(&mut self) {
-        self.server.add_path("/missing");
+        self.server.add_path(path(Target::Missing));
     }
 
+    /// What the receiver itself has kept.
     fn consume(&mut self, target: Target) -> Vec<Received> {
-        let path = if target == Target::Missing { "/missing" } else { "/ready" };
-        self.server.taken().iter().filter(|taken| taken.path == path).map(received).collect()
+        const SHOW: &str = "import json, sys\nfor line in open(sys.argv[1], encoding='ascii'):\n    \
+            if json.loads(line)['path'] == sys.argv[2]: print(line, end='')";
+        consume_with(SHOW, &[&self.server.taken().display().to_string(), path(target)])
     }
 
     fn kill(&mut self) {
@@ -75,6 +79,10 @@ impl Harness for HttpHarness {
     fn resume(&mut self) {
         self.server.resume();
     }
+}
+
+fn path(target: Target) -> &'static str {
+    if target == Target::Missing { "missing" } else { "ready" }
 }
 
 fn text(taken: &Taken, name: &str) -> Option<String> {
