@@ -3,6 +3,14 @@
 use litepost_testkit::conformance;
 
 conformance!(http, crate::brokers::http::harness);
+mod exec {
+    // All but `compresses_large_bodies`: a program is handed payloads as they are, and what it compresses is its own.
+    litepost_testkit::conformance!(@cases crate::brokers::exec::harness;
+        delivers keeps_key_order_with_64_in_flight keeps_bytes_exactly keeps_headers_exactly
+        hostile_values_arrive_or_are_refused
+        server_restarted connection_cut_mid_batch server_paused_and_resumed slow_server credentials_wrong topic_missing
+        message_too_large acknowledgement_lost shutdown_mid_batch);
+}
 #[cfg(feature = "nats")]
 conformance!(nats, crate::brokers::nats::harness);
 #[cfg(feature = "redis")]

@@ -21,7 +21,7 @@ pub use cases::{
 pub use desk::{Desk, Running, Sent};
 pub use hostile::hostile_values_arrive_or_are_refused;
 pub use judge::{Duplicates, judge};
-pub use received::{Received, consume_with};
+pub use received::{Received, consume_with, python};
 pub use trouble::{
     acknowledgement_lost, connection_cut_mid_batch, credentials_wrong, message_too_large, server_paused_and_resumed,
     server_restarted, shutdown_mid_batch, slow_server, topic_missing,

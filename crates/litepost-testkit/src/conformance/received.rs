@@ -59,6 +59,10 @@ fn received(line: &str) -> Received {
     Received { id: line.id, key: line.key.as_deref().map(bytes), body: bytes(&line.body), headers: line.headers }
 }
 
-fn python() -> PathBuf {
+/// The Python of that environment, for programs that are destinations themselves.
+///
+/// # Panics
+/// When it is missing.
+pub fn python() -> PathBuf {
     consumers("python").expect("the consumers' Python environment is not there: run `cargo xtask setup`")
 }

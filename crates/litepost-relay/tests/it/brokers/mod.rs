@@ -5,6 +5,7 @@
 pub(crate) mod aws;
 #[cfg(any(feature = "nats", feature = "redis", feature = "amqp", feature = "mqtt", feature = "kafka"))]
 mod cloudevents;
+pub(crate) mod exec;
 pub(crate) mod http;
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
