@@ -26,7 +26,19 @@ macro_rules! database {
 
         struct Claims<'c>(&'c mut $connection);
 
+        async fn flaw(connection: &mut $connection, inbox: &Inbox) -> Result<Option<String>, InboxError> {
+            let query = sqlx::query::<$database>(AssertSqlSafe(inbox.sql($dialect).flaw.as_str()));
+            let row = query.fetch_optional(connection).await.map_err(error)?;
+            row.map(|row| row.try_get(0).map_err(error)).transpose()
+        }
+
         impl ClaimDriver for Claims<'_> {
+            const DIALECT: Dialect = $dialect;
+
+            async fn flaw(&mut self, inbox: &Inbox) -> Result<Option<String>, InboxError> {
+                flaw(self.0, inbox).await
+            }
+
             async fn insert(&mut self, inbox: &Inbox, marker: &Marker<'_>) -> Result<bool, InboxError> {
                 let sql = inbox.sql($dialect);
                 let text = if marker.digest.is_some() { &sql.claim_digest } else { &sql.claim };
@@ -81,6 +93,12 @@ macro_rules! database {
         }
 
         impl CleanDriver for Connection<'_, $connection> {
+            const DIALECT: Dialect = $dialect;
+
+            async fn flaw(&mut self, inbox: &Inbox) -> Result<Option<String>, InboxError> {
+                flaw(self.0, inbox).await
+            }
+
             async fn now(&mut self, inbox: &Inbox) -> Result<Moment, InboxError> {
                 Ok(moment(self.0, &inbox.sql($dialect).now, None, &[]).await?.unwrap_or(Moment::MIN))
             }

@@ -65,12 +65,24 @@ impl From<Outcome> for Answer {
     }
 }
 
-/// Claims `marker` with any driver.
+/// Claims `marker` with any driver. The first claim of an [`Inbox`] also looks at its table.
+///
+/// It looks after the insert, which waits for its locks as every other claim's does: a look before it would begin a snapshot
+/// that the insert may then be refused for.
 pub(crate) async fn claim<D: ClaimDriver>(
     driver: &mut D,
     inbox: &Inbox,
     marker: &Marker<'_>,
 ) -> Result<Outcome, InboxError> {
+    let outcome = take(driver, inbox, marker).await?;
+    if !inbox.is_sound(D::DIALECT) {
+        let flaw = driver.flaw(inbox).await?;
+        inbox.judge(D::DIALECT, flaw)?;
+    }
+    Ok(outcome)
+}
+
+async fn take<D: ClaimDriver>(driver: &mut D, inbox: &Inbox, marker: &Marker<'_>) -> Result<Outcome, InboxError> {
     let options = inbox.options();
     if marker.digest.is_some() && !options.digests {
         return Err(InboxError::NotEnabled { option: "digests" });

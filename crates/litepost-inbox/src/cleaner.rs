@@ -109,7 +109,7 @@ impl Cleaner {
     /// Sets the markers per transaction, 1 to 10,000; 1,000 unless set.
     pub fn batch_size(mut self, markers: u32) -> Result<Self, InboxError> {
         if !(1..=BATCH_MAX).contains(&markers) {
-            return Err(InboxError::OutOfRange { what: "a batch size outside 1 to 10000", value: markers.to_string() });
+            return Err(InboxError::OutOfRange { what: "the batch size (1 to 10000)", value: markers.to_string() });
         }
         self.batch = markers;
         Ok(self)

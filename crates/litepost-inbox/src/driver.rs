@@ -15,7 +15,7 @@ use crate::inbox::Inbox;
 use crate::moment::Moment;
 
 pub use crate::claim::Outcome as ClaimOutcome;
-pub use crate::sql::{Filter, FilteredSql, Sql};
+pub use crate::sql::{Dialect, Filter, FilteredSql, Sql};
 
 /// What a claim is about.
 #[derive(Debug, Clone, Copy)]
@@ -47,8 +47,12 @@ pub struct Seen {
     pub digest: Option<Vec<u8>>,
 }
 
-/// The three statements of a claim, on an open transaction.
+/// The statements of a claim, on an open transaction.
 pub trait ClaimDriver {
+    /// Whose statements these are.
+    const DIALECT: Dialect;
+    /// What keeps the table from being an inbox: the row of [`Sql::flaw`], if there is one.
+    fn flaw(&mut self, inbox: &Inbox) -> impl Future<Output = Result<Option<String>, InboxError>>;
     /// Inserts the marker; false when it exists. Waits for a transaction that holds it.
     fn insert(&mut self, inbox: &Inbox, marker: &Marker<'_>) -> impl Future<Output = Result<bool, InboxError>>;
     /// Reads the marker, and keeps it from being deleted when `protect` is set.
@@ -92,6 +96,10 @@ pub struct Page<'a> {
 
 /// The statements of the cleaner and the operator, on a connection outside any transaction.
 pub trait CleanDriver {
+    /// Whose statements these are.
+    const DIALECT: Dialect;
+    /// As [`ClaimDriver::flaw`].
+    fn flaw(&mut self, inbox: &Inbox) -> impl Future<Output = Result<Option<String>, InboxError>>;
     /// The database's clock.
     fn now(&mut self, inbox: &Inbox) -> impl Future<Output = Result<Moment, InboxError>>;
     /// The first scope after `after` in the table's order.

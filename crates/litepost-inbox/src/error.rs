@@ -82,6 +82,14 @@ pub enum InboxError {
         /// The id that two payloads share.
         id: MessageId,
     },
+    /// A table that would take two messages for one, or one for two.
+    #[error("the table {table} is no inbox: {flaw}")]
+    Table {
+        /// The table.
+        table: String,
+        /// What is wrong with it.
+        flaw: String,
+    },
     /// An option that the table was not declared with.
     #[error("this inbox was not built with {option}")]
     NotEnabled {
@@ -216,6 +224,9 @@ impl InboxError {
             Self::NoTransaction => "begin a transaction, claim in it, and commit it after the handler's writes",
             Self::PayloadMismatch { .. } => {
                 "do not acknowledge; dead-letter the message and find the producer that reuses ids"
+            }
+            Self::Table { .. } => {
+                "nothing was claimed; roll back, and make the table as `litepost inbox schema` prints it"
             }
             Self::NotEnabled { .. } => {
                 "build the inbox with that option and add its column: see `litepost inbox schema`"

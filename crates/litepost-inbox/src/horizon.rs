@@ -57,7 +57,7 @@ impl Horizon {
         let counted = !self.downtime.is_zero();
         if counted && retention.as_micros() / self.downtime.as_micros().max(1) > u128::from(LOOKS_MAX / 4) {
             return Err(InboxError::OutOfRange {
-                what: "a downtime below a 5000th of the retention",
+                what: "the downtime (a 5000th of the retention at least)",
                 value: format!("{:?}", self.downtime),
             });
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::claim::{Answer, Claim};
 use crate::digest::Digest;
-use crate::driver::{InboxTransaction, Marker};
+use crate::driver::{CleanDriver, InboxTransaction, Marker};
 use crate::error::InboxError;
 use crate::ident::{MessageId, Scope};
 use crate::sql::{Dialect, Sql, Texts};
@@ -104,6 +104,36 @@ impl Inbox {
         result: &'a [u8],
     ) -> X::Reply<'a, ()> {
         tx.record_result(self, Marker::new(scope, id), result)
+    }
+
+    /// Refuses a table that would take two messages for one, or one for two: without its unique key, or with columns that do
+    /// not compare byte for byte. A table that is not there is left to whoever uses it.
+    ///
+    /// The first claim of an inbox does the same, in its transaction.
+    pub async fn check<D: CleanDriver>(&self, connection: &mut D) -> Result<(), InboxError> {
+        let flaw = connection.flaw(self).await?;
+        self.judge(D::DIALECT, flaw)
+    }
+
+    /// [`Inbox::check`] for a driver that blocks.
+    #[cfg(feature = "rusqlite")]
+    pub fn check_blocking(&self, connection: &mut rusqlite::Connection) -> Result<(), InboxError> {
+        crate::ready::ready(self.check(connection))
+    }
+
+    /// Whether the table is known to be in order.
+    pub(crate) fn is_sound(&self, dialect: Dialect) -> bool {
+        self.texts.is_sound(dialect)
+    }
+
+    /// What follows from the row of [`Sql::flaw`].
+    pub(crate) fn judge(&self, dialect: Dialect, flaw: Option<String>) -> Result<(), InboxError> {
+        match flaw {
+            None => {}
+            Some(flaw) if flaw.is_empty() => self.texts.found_sound(dialect),
+            Some(flaw) => return Err(InboxError::Table { table: self.table.to_string(), flaw }),
+        }
+        Ok(())
     }
 
     /// The DDL of the table, for a migration of the caller's: the table and the cleaner's index.

@@ -50,6 +50,11 @@ impl TableName {
         }
     }
 
+    /// The schema, if one is named, and the table, both as they are.
+    pub(crate) fn parts(&self) -> (Option<&str>, &str) {
+        (self.schema.as_deref(), &self.table)
+    }
+
     /// The table alone: what follows ON in SQLite's CREATE INDEX.
     pub(crate) fn bare(&self, dialect: Dialect) -> String {
         quote(&self.table, dialect)

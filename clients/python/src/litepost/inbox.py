@@ -12,15 +12,13 @@ AsyncConnection, AsyncSession). None of them is imported here.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import sqlite3
-from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from . import _inbox_drivers as drivers
 from . import _inbox_sql as sql
+from ._inbox_cleaner import CleanupResult, InboxCleaner, Retention, RetentionTooShort, ScopeCutoff
 from ._inbox_drivers import Dialect, InboxError, Statement, Steps
 
 __all__ = [
@@ -34,7 +32,10 @@ __all__ = [
     "KeyRefused",
     "NotClaimed",
     "PayloadMismatch",
+    "Retention",
     "RetentionTooShort",
+    "ScopeCutoff",
+    "TableRefused",
     "digest_of",
     "is_retryable",
 ]
@@ -44,7 +45,6 @@ _PART_BYTES_MAX = 50
 _DIGEST_BYTES = 32
 # How often a marker may vanish between the insert that met it and the look at it.
 _LOOKS_MAX = 16
-_BATCH_MAX = 10_000
 _RETRYABLE = {"40001", "40P01", "55P03"}
 # MySQL and MariaDB: lock wait timeout, deadlock, record changed since the snapshot, NOWAIT.
 _RETRYABLE_MYSQL = {1205, 1213, 1020, 3572}
@@ -58,8 +58,8 @@ class KeyRefused(InboxError, ValueError):
         self.sqlstate = sqlstate
 
 
-class RetentionTooShort(InboxError, ValueError):
-    """Markers would be deleted while their messages can still come again."""
+class TableRefused(InboxError):
+    """The table would take two messages for one, or one for two."""
 
 
 class Contended(InboxError):
@@ -149,6 +149,8 @@ class Inbox:
         self.protect_duplicates, self.results, self.digests = protect_duplicates, results, digests
         self._table = sql.Table(schema, name, results, digests)
         self._texts: dict[Dialect, sql.Texts] = {}
+        # Where the table was found to be in order.
+        self._sound: set[Dialect] = set()
 
     def schema(self, dialect: Dialect) -> str:
         """The DDL, for your own migrations. It is safe to run again."""
@@ -158,8 +160,9 @@ class Inbox:
         """True when the message is this transaction's to handle; False when it was handled before.
 
         Waits for another transaction that holds the marker. Raises NoTransaction outside a transaction, KeyRefused for
-        a key that no table holds, PayloadMismatch when the id came with another digest before, and the driver's own
-        error for a conflict (see ``is_retryable``).
+        a key that no table holds, PayloadMismatch when the id came with another digest before, TableRefused (by the
+        first claim) for a table without its key or with columns that do not compare byte for byte, and the driver's own
+        error for a conflict (see ``is_retryable``). After an error roll the transaction back.
         """
         return self._answer(conn, scope, message_id, digest, wants=False).first
 
@@ -194,6 +197,19 @@ class Inbox:
         return await drivers.arun(driver, self._claim(driver.dialect, scope, message_id, digest, wants))
 
     def _claim(self, dialect: Dialect, scope: str, message_id: str, digest: bytes | None, wants: bool) -> Steps:
+        answer = yield from self._take(dialect, scope, message_id, digest, wants)
+        if dialect not in self._sound:
+            # After the insert, which waits for its locks as every other claim's: a look before it would begin a
+            # snapshot that the insert may then be refused for.
+            for (flaw,) in (yield Statement(self.texts(dialect).flaw, (), rows=True)):
+                if flaw:
+                    raise TableRefused(
+                        f"the table {self.table} is no inbox: {flaw}; roll back, and make it as Inbox.schema has it"
+                    )
+                self._sound.add(dialect)
+        return answer
+
+    def _take(self, dialect: Dialect, scope: str, message_id: str, digest: bytes | None, wants: bool) -> Steps:
         key, texts, digest = self._key(dialect, scope, message_id), self.texts(dialect), _digest(digest)
         if digest is not None and not self.digests:
             raise InboxError("this inbox was not built with digests")
@@ -243,87 +259,3 @@ class Inbox:
     def _key(dialect: Dialect, scope: str, message_id: str) -> tuple[Any, ...]:
         key = (_key("scope", scope), _key("message id", message_id))
         return tuple(part.encode().hex() for part in key) if dialect == "mysql" else key
-
-
-class CleanupResult(NamedTuple):
-    """What a cleanup did."""
-
-    cutoff: datetime
-    """Markers dated before it were deleted."""
-    deleted_count: int
-    """How many."""
-
-
-class InboxCleaner:
-    """Deletes markers whose messages can no longer come again. Several may run at once and share the work.
-
-    ``redelivery`` is the longest time after which a message can come again (the broker's retention, a dead letter's
-    replay, a backfill), ``downtime`` the longest stop of a consumer; a retention below their sum is refused.
-    """
-
-    def __init__(
-        self,
-        inbox: Inbox,
-        retention: timedelta,
-        *,
-        redelivery: timedelta,
-        downtime: timedelta = timedelta(0),
-        batch_size: int = 1_000,
-        on_batch: Callable[[int], None] | None = None,
-    ) -> None:
-        if not 1 <= batch_size <= _BATCH_MAX:
-            raise ValueError(f"batch_size must be between 1 and {_BATCH_MAX}, not {batch_size}")
-        if min(retention, redelivery, downtime) < timedelta(0):
-            raise ValueError("a duration must not be negative")
-        if retention < redelivery + downtime:
-            raise RetentionTooShort(
-                f"markers are kept for {retention}, and a message can come again after {redelivery + downtime}: "
-                "it would be handled twice"
-            )
-        self.inbox, self.retention, self.batch_size, self.on_batch = inbox, retention, batch_size, on_batch
-
-    def run(self, conn: Any) -> CleanupResult:
-        """Deletes batch by batch until one deletes nothing, each in a transaction of its own.
-
-        ``conn`` is a connection of the cleaner's own with no transaction open: sqlite3, psycopg or PyMySQL.
-        """
-        owned = drivers.owned(conn)
-        dialect = owned.driver.dialect
-        # One look at the database's clock decides for the whole run.
-        cutoff = self._transaction(owned, self._cutoff(dialect))
-        deleted = 0
-        while batch := self._transaction(owned, self._batch(dialect, cutoff)):
-            deleted += batch
-            if self.on_batch is not None:
-                self.on_batch(batch)
-        return CleanupResult(_moment(dialect, cutoff), deleted)
-
-    @staticmethod
-    def _transaction(owned: drivers.Owned, steps: Steps) -> Any:
-        owned.begin()
-        try:
-            answer = drivers.run(owned.driver, steps)
-            owned.commit()
-        except BaseException:
-            owned.rollback()
-            raise
-        return answer
-
-    def _cutoff(self, dialect: Dialect) -> Steps:
-        seconds = self.retention.total_seconds()
-        return (yield Statement(self.inbox.texts(dialect).cutoff, (seconds,), rows=True))[0][0]
-
-    def _batch(self, dialect: Dialect, cutoff: Any) -> Steps:
-        texts, page = self.inbox.texts(dialect), (cutoff, self.batch_size)
-        if dialect != "mysql":
-            return (yield Statement(texts.doomed, page, rows=False))
-        keys: list[tuple[str, str]] = [tuple(key) for key in (yield Statement(texts.doomed, page, rows=True))]
-        if not keys:
-            return 0
-        return (yield Statement(texts.delete, (json.dumps(keys),), rows=False))
-
-
-def _moment(dialect: Dialect, cutoff: Any) -> datetime:
-    if dialect == "postgres":
-        return cutoff
-    return datetime.fromtimestamp(cutoff / (1_000_000 if dialect == "mysql" else 1000), tz=timezone.utc)

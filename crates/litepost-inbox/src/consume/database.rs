@@ -19,16 +19,25 @@ pub type Promise<'a, T> = Pin<Box<dyn Future<Output = Result<T, InboxError>> + S
 pub trait Database: 'static {
     /// The driver's transaction.
     type Tx<'t>;
+    /// What claims have prepared on the connection; nothing where the driver keeps that itself.
+    type Claims: Send + Sync;
 
     /// Connects, unless it is connected.
     fn connect(&mut self) -> Promise<'_, ()>;
     /// Forgets the connection.
     fn disconnect(&mut self);
+    /// What has been prepared on the connection for the claims of this inbox.
+    fn claims<'a>(&'a mut self, inbox: &'a Inbox) -> Promise<'a, Self::Claims>;
     /// Begins a transaction on the connection.
     fn begin(&mut self) -> Promise<'_, Self::Tx<'_>>;
     /// Claims a message in the transaction.
-    fn claim<'a>(tx: &'a mut Self::Tx<'_>, inbox: &'a Inbox, scope: &'a Scope, id: &'a MessageId)
-    -> Promise<'a, Claim>;
+    fn claim<'a>(
+        tx: &'a mut Self::Tx<'_>,
+        claims: &'a Self::Claims,
+        inbox: &'a Inbox,
+        scope: &'a Scope,
+        id: &'a MessageId,
+    ) -> Promise<'a, Claim>;
     /// Counts an attempt at a message, forgets those that are long past, and says how many there are now.
     fn count<'a>(
         tx: &'a mut Self::Tx<'_>,
@@ -62,12 +71,16 @@ mod postgres {
     use tokio_postgres::{Client, Error, Transaction};
 
     use super::{Attempts, Claim, Database, Inbox, MessageId, Promise, Scope, not_connected};
+    use crate::drivers::Prepared;
     use crate::sql::Dialect;
 
     /// PostgreSQL by tokio-postgres, in READ COMMITTED unless the session says otherwise.
     pub struct Postgres<C> {
         connect: C,
         client: Option<Client>,
+        prepares: bool,
+        /// On this client.
+        prepared: Option<Prepared>,
     }
 
     impl<C> std::fmt::Debug for Postgres<C> {
@@ -83,7 +96,15 @@ mod postgres {
     {
         /// `connect` makes a client and spawns its connection; it is called again when that is gone.
         pub fn new(connect: C) -> Self {
-            Self { connect, client: None }
+            Self { connect, client: None, prepares: false, prepared: None }
+        }
+
+        /// The same with the claim prepared once on each connection (see [`Inbox::prepare`]): not behind a pooler that hands
+        /// out transactions.
+        #[must_use]
+        pub fn prepared(mut self) -> Self {
+            self.prepares = true;
+            self
         }
     }
 
@@ -93,10 +114,12 @@ mod postgres {
         F: Future<Output = Result<Client, Error>> + Send + 'static,
     {
         type Tx<'t> = Transaction<'t>;
+        type Claims = Option<Prepared>;
 
         fn connect(&mut self) -> Promise<'_, ()> {
             Box::pin(async move {
                 if self.client.as_ref().is_none_or(Client::is_closed) {
+                    self.disconnect();
                     self.client = Some((self.connect)().await?);
                 }
                 Ok(())
@@ -104,7 +127,17 @@ mod postgres {
         }
 
         fn disconnect(&mut self) {
-            self.client = None;
+            (self.client, self.prepared) = (None, None);
+        }
+
+        fn claims<'a>(&'a mut self, inbox: &'a Inbox) -> Promise<'a, Option<Prepared>> {
+            Box::pin(async move {
+                if self.prepares && self.prepared.is_none() {
+                    let client = self.client.as_ref().ok_or_else(not_connected)?;
+                    self.prepared = Some(inbox.prepare(client).await?);
+                }
+                Ok(self.prepared.clone())
+            })
         }
 
         fn begin(&mut self) -> Promise<'_, Transaction<'_>> {
@@ -113,11 +146,15 @@ mod postgres {
 
         fn claim<'a>(
             tx: &'a mut Transaction<'_>,
+            prepared: &'a Option<Prepared>,
             inbox: &'a Inbox,
             scope: &'a Scope,
             id: &'a MessageId,
         ) -> Promise<'a, Claim> {
-            inbox.claim(&*tx, scope, id)
+            match prepared {
+                Some(prepared) => inbox.claim(prepared.on(tx), scope, id),
+                None => inbox.claim(&*tx, scope, id),
+            }
         }
 
         fn count<'a>(
@@ -191,6 +228,7 @@ mod mysql {
 
     impl Database for MySql {
         type Tx<'t> = Transaction<'t>;
+        type Claims = ();
 
         fn connect(&mut self) -> Promise<'_, ()> {
             Box::pin(async move {
@@ -205,6 +243,10 @@ mod mysql {
             self.conn = None;
         }
 
+        fn claims<'a>(&'a mut self, _inbox: &'a Inbox) -> Promise<'a, ()> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
         fn begin(&mut self) -> Promise<'_, Transaction<'_>> {
             Box::pin(async move {
                 Ok(self.conn.as_mut().ok_or_else(not_connected)?.start_transaction(TxOpts::new()).await?)
@@ -213,6 +255,7 @@ mod mysql {
 
         fn claim<'a>(
             tx: &'a mut Transaction<'_>,
+            _prepared: &'a (),
             inbox: &'a Inbox,
             scope: &'a Scope,
             id: &'a MessageId,
@@ -293,6 +336,7 @@ mod sqlite {
 
     impl<O: FnMut() -> rusqlite::Result<Connection> + 'static> Database for Sqlite<O> {
         type Tx<'t> = Transaction<'t>;
+        type Claims = ();
 
         fn connect(&mut self) -> Promise<'_, ()> {
             if self.connection.is_none() {
@@ -308,6 +352,10 @@ mod sqlite {
             self.connection = None;
         }
 
+        fn claims<'a>(&'a mut self, _inbox: &'a Inbox) -> Promise<'a, ()> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
         fn begin(&mut self) -> Promise<'_, Transaction<'_>> {
             // The transaction itself is not `Send`, the connection is.
             let connection = self.connection.as_mut();
@@ -319,6 +367,7 @@ mod sqlite {
 
         fn claim<'a>(
             tx: &'a mut Transaction<'_>,
+            _prepared: &'a (),
             inbox: &'a Inbox,
             scope: &'a Scope,
             id: &'a MessageId,

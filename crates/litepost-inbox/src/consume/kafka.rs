@@ -4,6 +4,10 @@
 //! verdict. A returned message holds its partition: it is paused, and seeks back when the delay is over, so the order of
 //! the partition holds and the others go on. Nobody sleeps meanwhile: a consumer that does not poll for
 //! `max.poll.interval.ms` is put out of its group.
+//!
+//! A partition is given up only inside `next`, where rdkafka serves the group's rebalances: the message in hand has had its
+//! verdict by then. Of a partition that has been lost all the same no offset is committed: its new consumer has committed
+//! later ones, and an older one would bring messages again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,6 +25,9 @@ use super::source::Source;
 
 /// How long a seek and a dead letter may take.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How long a returned message waits to hear what its group has committed. Without an answer it is sought back to all the
+/// same.
+const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// A message's place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,8 +72,22 @@ impl<C: ConsumerContext + 'static> Kafka<C> {
         Self { consumer, producer, dead_letters, done: BTreeMap::new(), expected: BTreeMap::new(), held: Vec::new() }
     }
 
+    /// Whether a partition is this consumer's, as far as it knows.
+    fn has(&self, topic: &str, partition: i32) -> Result<bool, KafkaError> {
+        let assigned = self.consumer.assignment()?;
+        Ok(!self.consumer.assignment_lost() && assigned.find_partition(topic, partition).is_some())
+    }
+
     /// Commits asynchronously: a commit that does not arrive brings the message again, as a duplicate.
     fn commit(&mut self, place: Place) -> Result<(), KafkaError> {
+        if !self.has(&place.topic, place.partition)? {
+            tracing::debug!(
+                topic = place.topic,
+                partition = place.partition,
+                "the partition has moved away; not committed"
+            );
+            return Ok(());
+        }
         let mut offsets = TopicPartitionList::new();
         offsets.add_partition_offset(&place.topic, place.partition, Offset::Offset(place.offset + 1))?;
         self.done.insert((place.topic, place.partition), place.offset + 1);
@@ -78,15 +99,25 @@ impl<C: ConsumerContext + 'static> Kafka<C> {
         let now = Instant::now();
         while let Some(at) = self.held.iter().position(|(due, _)| *due <= now) {
             let place = &self.held[at].1;
-            let assigned = self.consumer.assignment()?;
             // A partition that was given to another consumer is read there, from the committed offset.
-            if assigned.find_partition(&place.topic, place.partition).is_some() {
+            if self.has(&place.topic, place.partition)? {
                 self.consumer.resume(&partition(place))?;
-                self.consumer.seek(&place.topic, place.partition, Offset::Offset(place.offset), ANSWER_MAX)?;
+                let offset = Offset::Offset(self.committed(place).unwrap_or_default().max(place.offset));
+                self.consumer.seek(&place.topic, place.partition, offset, ANSWER_MAX)?;
             }
             self.held.swap_remove(at);
         }
         Ok(())
+    }
+
+    /// The next offset of a partition as its group has committed it: beyond a held message when that was handled by another
+    /// member, which had the partition meanwhile.
+    fn committed(&self, place: &Place) -> Option<i64> {
+        let committed = self.consumer.committed_offsets(partition(place), LOOK_MAX).ok()?;
+        match committed.find_partition(&place.topic, place.partition)?.offset() {
+            Offset::Offset(offset) => Some(offset),
+            _ => None,
+        }
     }
 
     fn is_held(&self, topic: &str, partition: i32) -> bool {

@@ -356,8 +356,9 @@ impl<S: Source, D: Database> Consumer<S, D> {
         E: Into<HandlerError>,
     {
         self.database.connect().await.map_err(connect_trouble)?;
+        let claims = self.database.claims(&self.inbox).await.map_err(own_trouble)?;
         let mut tx = self.database.begin().await.map_err(own_trouble)?;
-        if D::claim(&mut tx, &self.inbox, &self.scope, id).await.map_err(own_trouble)? == Claim::Duplicate {
+        if D::claim(&mut tx, &claims, &self.inbox, &self.scope, id).await.map_err(own_trouble)? == Claim::Duplicate {
             // The marker is another transaction's, committed: what becomes of this one does not matter.
             let _ = D::rollback(tx).await;
             return Ok(Claim::Duplicate);

@@ -53,6 +53,12 @@ type Columns = (Option<Vec<u8>>, Option<Vec<u8>>);
 struct Driver<'t, 'c>(&'t mut Transaction<'c>);
 
 impl ClaimDriver for Driver<'_, '_> {
+    const DIALECT: Dialect = Dialect::MySql;
+
+    async fn flaw(&mut self, inbox: &Inbox) -> Result<Option<String>, InboxError> {
+        Ok(self.0.query_first(sql(inbox).flaw.as_str()).await?)
+    }
+
     async fn insert(&mut self, inbox: &Inbox, marker: &Marker<'_>) -> Result<bool, InboxError> {
         let mut values = vec![bytes(marker.scope.as_str()), bytes(marker.id.as_str())];
         let mut text = &sql(inbox).claim;
@@ -123,6 +129,12 @@ fn keys(markers: &[(Vec<u8>, Vec<u8>, i64)]) -> String {
 }
 
 impl CleanDriver for Conn {
+    const DIALECT: Dialect = Dialect::MySql;
+
+    async fn flaw(&mut self, inbox: &Inbox) -> Result<Option<String>, InboxError> {
+        Ok(self.query_first(sql(inbox).flaw.as_str()).await?)
+    }
+
     async fn now(&mut self, inbox: &Inbox) -> Result<Moment, InboxError> {
         Ok(moment(self, &sql(inbox).now, Vec::new()).await?.unwrap_or(Moment::MIN))
     }

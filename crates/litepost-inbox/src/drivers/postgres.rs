@@ -5,7 +5,7 @@
 //! also makes it work behind a transaction-mode pooler).
 
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, IsolationLevel, Statement, Transaction};
+use tokio_postgres::{Client, IsolationLevel, Row, Statement, Transaction};
 
 use super::Boxed;
 use crate::claim::Outcome;
@@ -71,8 +71,9 @@ impl Inbox {
     /// Prepares the claim on a connection, once: `inbox.claim(prepared.on(&tx), &scope, &id)`.
     ///
     /// Without it a claim is parsed and planned each time, in the same single round trip, and leaves nothing on the
-    /// connection. Behind a pooler that hands out transactions leave it so.
+    /// connection. Behind a pooler that hands out transactions leave it so. The table is looked at as by [`Inbox::check`].
     pub async fn prepare(&self, client: &Client) -> Result<Prepared, InboxError> {
+        self.judge(Dialect::Postgres, flaw(&client.query_typed(&sql(self).flaw, &[]).await?)?)?;
         let claim = client.prepare_typed(&sql(self).claim, &[Type::TEXT, Type::TEXT]).await?;
         let claim_digest = if self.options().digests {
             let types = [Type::TEXT, Type::TEXT, Type::BYTEA];
@@ -86,7 +87,18 @@ impl Inbox {
 
 struct Driver<'t, 'c>(&'t Transaction<'c>, Option<&'t Prepared>);
 
+/// The one row of a look at the table.
+fn flaw(rows: &[Row]) -> Result<Option<String>, InboxError> {
+    Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
+}
+
 impl ClaimDriver for Driver<'_, '_> {
+    const DIALECT: Dialect = Dialect::Postgres;
+
+    async fn flaw(&mut self, inbox: &Inbox) -> Result<Option<String>, InboxError> {
+        flaw(&self.0.query_typed(&sql(inbox).flaw, &[]).await?)
+    }
+
     async fn insert(&mut self, inbox: &Inbox, marker: &Marker<'_>) -> Result<bool, InboxError> {
         let (scope, id) = (marker.scope.as_str(), marker.id.as_str());
         // What was prepared for another inbox would claim in its table.
@@ -211,6 +223,12 @@ fn unsigned(number: i64) -> u64 {
 }
 
 impl CleanDriver for Client {
+    const DIALECT: Dialect = Dialect::Postgres;
+
+    async fn flaw(&mut self, inbox: &Inbox) -> Result<Option<String>, InboxError> {
+        flaw(&self.query_typed(&sql(inbox).flaw, &[]).await?)
+    }
+
     async fn now(&mut self, inbox: &Inbox) -> Result<Moment, InboxError> {
         Ok(moment(self, &sql(inbox).now, &[]).await?.unwrap_or(Moment::MIN))
     }

@@ -33,7 +33,17 @@ fn sql(inbox: &Inbox) -> &Sql {
 
 struct Driver<'c>(&'c Connection);
 
+fn flaw(connection: &Connection, inbox: &Inbox) -> Result<Option<String>, InboxError> {
+    Ok(connection.query_row(&sql(inbox).flaw, (), |row| row.get(0)).optional()?)
+}
+
 impl ClaimDriver for Driver<'_> {
+    const DIALECT: Dialect = Dialect::Sqlite;
+
+    async fn flaw(&mut self, inbox: &Inbox) -> Result<Option<String>, InboxError> {
+        flaw(self.0, inbox)
+    }
+
     async fn insert(&mut self, inbox: &Inbox, marker: &Marker<'_>) -> Result<bool, InboxError> {
         if self.0.is_autocommit() {
             return Err(InboxError::NoTransaction);
@@ -104,6 +114,12 @@ fn unsigned(number: i64) -> u64 {
 }
 
 impl CleanDriver for Connection {
+    const DIALECT: Dialect = Dialect::Sqlite;
+
+    async fn flaw(&mut self, inbox: &Inbox) -> Result<Option<String>, InboxError> {
+        flaw(self, inbox)
+    }
+
     async fn now(&mut self, inbox: &Inbox) -> Result<Moment, InboxError> {
         Ok(moment(self, &sql(inbox).now, ())?.unwrap_or(Moment::MIN))
     }

@@ -10,6 +10,7 @@ mod postgres;
 mod sqlite;
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(feature = "consume")]
 pub(crate) use attempts::{AttemptsSql, attempts_sql};
@@ -52,6 +53,9 @@ pub struct Sql {
     pub claim: String,
     /// The same with a digest (scope, id, digest).
     pub claim_digest: String,
+    /// What keeps the table from being an inbox (): one row with the words, empty when nothing does; no row when there is no
+    /// such table.
+    pub flaw: String,
     /// Reads (result, digest) of a marker (scope, id).
     pub seen: String,
     /// The same, and keeps the marker from being deleted until the transaction ends.
@@ -133,13 +137,19 @@ impl FilteredSql {
     }
 }
 
-/// The texts of one table in each dialect.
-#[derive(Debug, Clone)]
+/// The texts of one table in each dialect, and where the table was found to be in order.
+#[derive(Debug)]
 pub(crate) struct Texts {
     pub(crate) postgres: Sql,
     pub(crate) mysql: Sql,
     pub(crate) sqlite: Sql,
+    sound: [AtomicBool; 3],
 }
+
+/// What a table lacks that has no unique key on exactly the two columns.
+const NO_KEY: &str = "it has no unique key on exactly (scope, message_id), without which every message is a new one";
+/// What is wrong with a column that takes two keys for one.
+const NOT_EXACT: &str = "which does not keep every two keys apart";
 
 impl Texts {
     pub(crate) fn new(table: &TableName, options: InboxOptions) -> Self {
@@ -147,7 +157,17 @@ impl Texts {
             postgres: postgres::sql(table, options),
             mysql: mysql::sql(table, options),
             sqlite: sqlite::sql(table, options),
+            sound: Default::default(),
         }
+    }
+
+    /// Whether the table was found to be in order.
+    pub(crate) fn is_sound(&self, dialect: Dialect) -> bool {
+        self.sound[dialect as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn found_sound(&self, dialect: Dialect) {
+        self.sound[dialect as usize].store(true, Ordering::Relaxed);
     }
 }
 

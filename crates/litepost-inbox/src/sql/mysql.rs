@@ -7,6 +7,8 @@
 //! other errors, and the row count of `ON DUPLICATE KEY UPDATE` depends on a flag of the connection. A
 //! failed INSERT also leaves a shared lock on the marker it met, until the transaction ends.
 
+use std::fmt::Write as _;
+
 use super::{Dialect, FilteredSql, Sql};
 use crate::inbox::InboxOptions;
 use crate::table::TableName;
@@ -36,6 +38,7 @@ pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
         schema: schema(table, options),
         claim: format!("INSERT INTO {name} (scope, message_id) VALUES (?, ?)"),
         claim_digest: format!("INSERT INTO {name} (scope, message_id, digest) VALUES (?, ?, ?)"),
+        flaw: flaw(table),
         seen_protected: seen.clone(),
         seen,
         record: format!("UPDATE {name} SET result = ? {one}"),
@@ -67,6 +70,44 @@ pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
         forget: format!("DELETE FROM {name} {one}"),
         forget_scope: format!("DELETE FROM {name} WHERE scope = ? LIMIT ?"),
     }
+}
+
+/// Text columns of either server compare `a` with `A` or with `a ` as equal, or do not, by their collation: only the binary
+/// type is certain. Where the server is not in its strict mode a shorter column cuts what is too long.
+fn flaw(table: &TableName) -> String {
+    // As digits a name needs no escaping, whose rules depend on the server's mode.
+    let text = |part: &str| {
+        part.bytes().fold(String::from("_utf8mb4 0x"), |mut digits, byte| {
+            let _ = write!(digits, "{byte:02x}");
+            digits
+        })
+    };
+    let (schema, name) = table.parts();
+    let (schema, name) = (schema.map_or_else(|| "DATABASE()".to_owned(), text), text(name));
+    // These tables compare names without regard to case, which tells tables apart on most servers.
+    let of = |alias: &str| {
+        format!(
+            "{alias}.TABLE_SCHEMA = {schema} AND {alias}.TABLE_NAME = {name} \
+             AND (@@lower_case_table_names <> 0 OR CAST({alias}.TABLE_NAME AS BINARY) = CAST({name} AS BINARY))"
+        )
+    };
+    format!(
+        "SELECT CASE WHEN t.ENGINE IS NOT NULL AND NOT EXISTS (SELECT 1 FROM information_schema.ENGINES e \
+         WHERE e.ENGINE = t.ENGINE AND e.TRANSACTIONS = 'YES') THEN CONCAT('its engine ', t.ENGINE, ' has no transactions') \
+         WHEN t.TABLE_TYPE = 'BASE TABLE' AND NOT EXISTS (SELECT 1 FROM information_schema.STATISTICS s WHERE {of_s} \
+         AND s.NON_UNIQUE = 0 GROUP BY s.INDEX_NAME \
+         HAVING COUNT(*) = 2 AND SUM(s.COLUMN_NAME IN ('scope', 'message_id') AND s.SUB_PART IS NULL) = 2) THEN '{no_key}' \
+         ELSE COALESCE((SELECT CONCAT('its column ', c.COLUMN_NAME, ' is ', c.COLUMN_TYPE, \
+         COALESCE(CONCAT(' COLLATE ', c.COLLATION_NAME), ''), ', {exact}: it must be varbinary(1020)') \
+         FROM information_schema.COLUMNS c WHERE {of_c} AND c.COLUMN_NAME IN ('scope', 'message_id') \
+         AND (c.DATA_TYPE <> 'varbinary' OR c.CHARACTER_OCTET_LENGTH < 1020) LIMIT 1), '') END \
+         FROM information_schema.TABLES t WHERE {of_t}",
+        of_s = of("s"),
+        of_c = of("c"),
+        of_t = of("t"),
+        no_key = super::NO_KEY,
+        exact = super::NOT_EXACT
+    )
 }
 
 fn schema(table: &TableName, options: InboxOptions) -> String {

@@ -38,6 +38,7 @@ pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
         schema: schema(table, options),
         claim: claim("", ""),
         claim_digest: claim(", digest", ", $3"),
+        flaw: flaw(&name),
         seen_protected: format!("{seen} FOR KEY SHARE"),
         seen,
         record: format!("UPDATE {name} SET result = $1 WHERE scope = $2 AND message_id = $3"),
@@ -70,6 +71,27 @@ pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
             "DELETE FROM {name} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {name} WHERE scope = $1 ORDER BY message_id LIMIT $2::bigint FOR UPDATE))"
         ),
     }
+}
+
+/// A collation may be case-insensitive (PostgreSQL calls it nondeterministic), `citext` is, `char` has no trailing spaces
+/// and `name` cuts. A view's key is that of its table, which ON CONFLICT asks for.
+fn flaw(name: &str) -> String {
+    let name = name.replace('\'', "''");
+    format!(
+        "SELECT CASE WHEN r.relkind IN ('r', 'p') AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i \
+         WHERE i.indrelid = r.oid AND i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 2 AND \
+         (SELECT count(*) FROM pg_catalog.pg_attribute k WHERE k.attrelid = r.oid AND k.attname IN ('scope', 'message_id') \
+         AND k.attnum IN (i.indkey[0], i.indkey[1])) = 2) THEN '{key}' \
+         ELSE coalesce((SELECT 'its column ' || pg_catalog.quote_ident(a.attname) || ' is ' || \
+         pg_catalog.format_type(a.atttypid, a.atttypmod) || coalesce(' COLLATE ' || pg_catalog.quote_ident(c.collname), '') \
+         || ', {exact}' FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
+         LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation \
+         WHERE a.attrelid = r.oid AND a.attname IN ('scope', 'message_id') AND (coalesce(nullif(t.typbasetype, 0), t.oid) \
+         NOT IN ('pg_catalog.text'::regtype, 'pg_catalog.varchar'::regtype) OR NOT coalesce(c.collisdeterministic, true)) \
+         ORDER BY a.attnum LIMIT 1), '') END FROM pg_catalog.pg_class r WHERE r.oid = pg_catalog.to_regclass('{name}')",
+        key = super::NO_KEY,
+        exact = super::NOT_EXACT
+    )
 }
 
 fn schema(table: &TableName, options: InboxOptions) -> String {

@@ -30,6 +30,7 @@ pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
         schema: schema(table, options),
         claim: claim("", ""),
         claim_digest: claim(", digest", ", ?"),
+        flaw: flaw(table),
         seen_protected: seen.clone(),
         seen,
         record: format!("UPDATE {name} SET result = ? {one}"),
@@ -60,6 +61,35 @@ pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
             "DELETE FROM {name} WHERE (scope, message_id) IN (SELECT scope, message_id FROM {name} WHERE scope = ? LIMIT ?)"
         ),
     }
+}
+
+/// A column's declared type makes text a number when it has a numeric affinity, and `1` and `01` one key; a key may compare
+/// by NOCASE or RTRIM.
+fn flaw(table: &TableName) -> String {
+    let quote = |part: &str| format!("'{}'", part.replace('\'', "''"));
+    let (schema, name) = table.parts();
+    let schema = schema.map_or_else(String::new, |schema| format!(", {}", quote(schema)));
+    let name = quote(name);
+    let keys = "lower(name) IN ('scope', 'message_id')";
+    // Whether a unique index is on exactly the two columns, and more.
+    let index = |more: &str| {
+        format!(
+            "EXISTS (SELECT 1 FROM pragma_index_list({name}{schema}) AS l WHERE l.\"unique\" AND NOT l.partial AND \
+             (SELECT count(*) = 2 AND min({keys}){more} FROM pragma_index_xinfo(l.name{schema}) WHERE key))"
+        )
+    };
+    format!(
+        "SELECT CASE WHEN NOT {any} THEN '{no_key}' \
+         WHEN {inexact} THEN 'its key has another collation than BINARY, {exact}' \
+         ELSE coalesce((SELECT 'its column ' || name || ' is ' || type || ', {exact}' FROM pragma_table_info({name}{schema}) \
+         WHERE {keys} AND (instr(upper(type), 'INT') OR NOT (type = '' OR instr(upper(type), 'CHAR') \
+         OR instr(upper(type), 'CLOB') OR instr(upper(type), 'TEXT') OR instr(upper(type), 'BLOB'))) LIMIT 1), '') END \
+         FROM (SELECT 1 FROM pragma_table_info({name}{schema}) LIMIT 1)",
+        any = index(""),
+        inexact = index(" AND max(coll <> 'BINARY')"),
+        no_key = super::NO_KEY,
+        exact = super::NOT_EXACT
+    )
 }
 
 fn schema(table: &TableName, options: InboxOptions) -> String {

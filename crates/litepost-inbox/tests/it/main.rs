@@ -7,6 +7,7 @@ mod consume;
 mod mysql;
 mod postgres;
 mod sqlite;
+mod tables;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -133,6 +133,7 @@ pub(super) fn schema(schema: &Schema) -> Result<(), Failure> {
 pub(super) async fn status(status: &Status) -> Result<(), Failure> {
     let inbox = status.place.inbox()?;
     let mut database = Database::open(&status.place.url).await?;
+    on!(&mut database, connection => inbox.check(&mut *connection).await)?;
     let found = on!(&mut database, connection => inbox.status(&mut *connection).await)?;
     if status.json {
         let scopes: Vec<serde_json::Value> = found

@@ -28,12 +28,26 @@ async fn published(broker: &Jetstream) {
 
 #[tokio::test]
 async fn a_lost_connection_is_made_anew_and_the_message_handled_once() {
+    lost_connections(false).await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_prepared_is_prepared_again_on_the_next_connection() {
+    lost_connections(true).await;
+}
+
+async fn lost_connections(prepared: bool) {
     let (client, table) = effects().await;
     let broker = nats::new().await;
     published(&broker).await;
     let (lost, stop) = (Cell::new(0), tokio::sync::Notify::new());
-    let mut consumer = suite::consumer(&table, broker.source().await);
+    let inbox = Inbox::new(&format!("inbox_{table}")).unwrap();
+    let database = super::database(&super::postgres_url());
+    let database = if prepared { database.prepared() } else { database };
+    let mut consumer = Consumer::new(inbox, scope(), broker.source().await, database).policy(super::quick());
     let run = consumer.run(stop.notified(), async |tx: &mut Transaction<'_>, message: &Message| {
+        let statements = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'INSERT INTO \"inbox%'";
+        assert_eq!(tx.query_one(statements, &[]).await?.get::<_, i64>(0), i64::from(prepared));
         suite::effect(tx, &table, message).await?;
         if lost.get() < 2 {
             lost.set(lost.get() + 1);

@@ -16,11 +16,11 @@ use super::{Broker, random, suite};
 
 pub(super) struct Topic {
     url: String,
-    name: String,
-    producer: FutureProducer,
+    pub(super) name: String,
+    pub(super) producer: FutureProducer,
 }
 
-async fn url() -> String {
+pub(super) async fn url() -> String {
     static SERVER: OnceLock<Server> = OnceLock::new();
     tokio::task::spawn_blocking(|| SERVER.get_or_init(Server::start).bootstrap()).await.unwrap()
 }
@@ -30,7 +30,7 @@ async fn new() -> Topic {
 }
 
 impl Topic {
-    fn config(&self) -> ClientConfig {
+    pub(super) fn config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.url);
         config

@@ -3,6 +3,7 @@
 mod child;
 mod databases;
 mod kafka;
+mod kafka_groups;
 mod nats;
 mod rabbitmq;
 mod redis;

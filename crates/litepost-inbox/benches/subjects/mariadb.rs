@@ -1,6 +1,6 @@
 //! MariaDB by mysql_async, as it is installed: every commit is synced.
 //!
-//! Called by `main`. Invariant: the bare side is what one would write by hand, INSERT IGNORE, prepared.
+//! Called by the benches. Invariant: the bare side is what one would write by hand, INSERT IGNORE, prepared.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use litepost_testkit::measure::Samples;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Statement, TxOpts};
 
-use crate::{Subject, cleaner, id, inbox, scope, text};
+use super::{Subject, cleaner, id, inbox, scope, text};
 
 pub(crate) struct MariaDb {
     table: &'static str,

@@ -1,20 +1,22 @@
 //! PostgreSQL by tokio-postgres, as it is installed: every commit is synced.
 //!
-//! Called by `main`. Invariant: the bare side is the claim's statement; the bare one is prepared.
+//! Called by the benches. Invariant: the bare side is the claim's statement; both are prepared, or the
+//! claim is not, as behind a pooler that hands out transactions.
 
 use std::time::Instant;
 
-use litepost_inbox::{Claim, Dialect, Inbox, Scope};
+use litepost_inbox::{Claim, Dialect, Inbox, Prepared, Scope};
 use litepost_testkit::measure::Samples;
 use tokio_postgres::{Client, NoTls, Statement};
 
-use crate::{Subject, cleaner, id, inbox, scope, text};
+use super::{Subject, cleaner, id, inbox, scope, text};
 
 pub(crate) struct Postgres {
     table: &'static str,
     inbox: Inbox,
     scope: Scope,
     client: Client,
+    prepared: Prepared,
     bare: Statement,
     url: String,
 }
@@ -31,7 +33,8 @@ impl Subject for Postgres {
         client.batch_execute(&inbox(table).schema(Dialect::Postgres)).await.unwrap();
         let bare = format!("INSERT INTO {table} (scope, message_id) VALUES ($1, $2) ON CONFLICT DO NOTHING");
         let bare = client.prepare(&bare).await.unwrap();
-        Self { table, inbox: inbox(table), scope: scope(), client, bare, url: at.to_owned() }
+        let prepared = inbox(table).prepare(&client).await.unwrap();
+        Self { table, inbox: inbox(table), scope: scope(), client, prepared, bare, url: at.to_owned() }
     }
 
     async fn bare(&mut self, from: u64, count: u64) {
@@ -48,7 +51,8 @@ impl Subject for Postgres {
         for number in from..from + count {
             let started = Instant::now();
             let tx = self.client.transaction().await.unwrap();
-            assert_eq!(inbox.claim(&tx, scope, &id(number)).await.unwrap(), Claim::First);
+            let claim = inbox.claim(self.prepared.on(&tx), scope, &id(number)).await.unwrap();
+            assert_eq!(claim, Claim::First);
             tx.commit().await.unwrap();
             samples.add(started.elapsed());
         }
@@ -79,5 +83,37 @@ impl Subject for Postgres {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async { cleaner(table).run(&mut connect(&url).await).await.unwrap().deleted })
         })
+    }
+}
+
+/// The same with a claim that is parsed and planned each time.
+pub(crate) struct Unprepared(Postgres);
+
+impl Subject for Unprepared {
+    async fn new(at: &str, table: &'static str) -> Self {
+        Self(Postgres::new(at, table).await)
+    }
+
+    async fn bare(&mut self, from: u64, count: u64) {
+        self.0.bare(from, count).await;
+    }
+
+    async fn claims(&mut self, from: u64, count: u64, samples: &mut Samples) {
+        let (inbox, scope) = (&self.0.inbox, &self.0.scope);
+        for number in from..from + count {
+            let started = Instant::now();
+            let tx = self.0.client.transaction().await.unwrap();
+            assert_eq!(inbox.claim(&tx, scope, &id(number)).await.unwrap(), Claim::First);
+            tx.commit().await.unwrap();
+            samples.add(started.elapsed());
+        }
+    }
+
+    async fn fill(&mut self, markers: u64, old_every: u64) {
+        self.0.fill(markers, old_every).await;
+    }
+
+    fn clean(&self) -> Box<dyn FnOnce() -> u64 + Send> {
+        self.0.clean()
     }
 }

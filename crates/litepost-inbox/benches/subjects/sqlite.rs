@@ -1,6 +1,6 @@
 //! SQLite by rusqlite: a file in WAL mode with `synchronous = NORMAL`.
 //!
-//! Called by `main`. Invariant: the bare side is the claim's statement, prepared, in a transaction of the same kind.
+//! Called by the benches. Invariant: the bare side is the claim's statement, prepared, in a transaction of the same kind.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use litepost_inbox::{Claim, Dialect, Inbox, Scope};
 use litepost_testkit::measure::Samples;
 use rusqlite::{Connection, TransactionBehavior};
 
-use crate::{Subject, cleaner, id, inbox, scope, text};
+use super::{Subject, cleaner, id, inbox, scope, text};
 
 pub(crate) struct Sqlite {
     table: &'static str,
