@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Event, Ordering, Seq, line_hash};
+use crate::{Event, Seq, Split};
 
 /// What a destination remembers of one lane, and of the lanes that were there before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Applied {
 /// How far the lanes of a former split are in the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormerLanes {
-    ordering: Ordering,
+    split: Split,
     in_order: Vec<Seq>,
     newest: Seq,
 }
@@ -29,9 +29,9 @@ pub struct FormerLanes {
 impl FormerLanes {
     /// `in_order`: of each lane, everything that left in order was applied up to there.
     #[must_use]
-    pub fn new(ordering: Ordering, in_order: Vec<Seq>) -> Self {
+    pub fn new(split: Split, in_order: Vec<Seq>) -> Self {
         let newest = in_order.iter().copied().max().unwrap_or_default();
-        Self { ordering, in_order, newest }
+        Self { split, in_order, newest }
     }
 
     /// Whether the lane that `event` belonged to was that far.
@@ -40,8 +40,7 @@ impl FormerLanes {
         if event.seq > self.newest {
             return false;
         }
-        let lane = line_hash(event, self.ordering) % self.in_order.len().max(1) as u64;
-        usize::try_from(lane).ok().and_then(|lane| self.in_order.get(lane)).is_some_and(|&mark| event.seq <= mark)
+        usize::try_from(self.split.lane_of(event)).ok().and_then(|lane| self.in_order.get(lane)).is_some_and(|&mark| event.seq <= mark)
     }
 }
 
@@ -75,12 +74,12 @@ mod tests {
     fn a_mark_speaks_of_its_own_lane_only() {
         let mut event = Event::new(Seq(7), "id", "orders", "{}");
         event.key = Some("501".into());
-        let own = usize::try_from(line_hash(&event, Ordering::Key) % 3).unwrap();
+        let own = usize::try_from(Split::from(3).lane_of(&event)).unwrap();
         let mut marks = vec![Seq(9); 3];
         marks[own] = Seq(6);
         let applied = |marks: &[Seq]| Applied {
             in_order: Seq(2),
-            former: vec![FormerLanes::new(Ordering::Key, marks.to_vec())],
+            former: vec![FormerLanes::new(3.into(), marks.to_vec())],
             ..Applied::default()
         };
         assert!(!applied(&marks).covers(&event), "its own lane was not that far");

@@ -96,6 +96,31 @@ impl TopicFilter {
         }
     }
 
+    /// Whether it takes nothing at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
+    /// Its patterns as a text that [`TopicFilter::from_text`] reads; empty when it has none.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        if self.is_empty() {
+            return String::new();
+        }
+        serde_json::Value::from_iter(self.patterns.iter().map(|pattern| &*pattern.text)).to_string()
+    }
+
+    /// Reads what [`TopicFilter::to_text`] wrote.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        if text.is_empty() {
+            return Some(Self::default());
+        }
+        let patterns: Vec<String> = serde_json::from_str(text).ok()?;
+        Self::parse(patterns).ok()
+    }
+
     /// Whether the destination takes events of `topic`.
     #[must_use]
     pub fn matches(&self, topic: &str) -> bool {
@@ -176,6 +201,18 @@ mod tests {
             let p: Vec<char> = pattern.chars().collect();
             let t: Vec<char> = topic.chars().collect();
             prop_assert_eq!(TopicPattern::parse(&pattern).unwrap().matches(&topic), naive(&p, &t));
+        }
+    }
+
+    #[test]
+    fn a_filter_is_what_its_text_says() {
+        for patterns in [&[][..], &["orders", "pay\"ments.*"]] {
+            let filter = TopicFilter::parse(patterns).unwrap();
+            assert_eq!(TopicFilter::from_text(&filter.to_text()), Some(filter));
+        }
+        assert_eq!(TopicFilter::default().to_text(), "");
+        for text in ["x", "{}", "[1]", "[\"\"]"] {
+            assert_eq!(TopicFilter::from_text(text), None, "{text}");
         }
     }
 

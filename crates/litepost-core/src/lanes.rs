@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Event, Seq};
+use crate::{Event, Seq, TopicFilter};
 
 /// What order a destination keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,11 +143,64 @@ impl Lane {
     /// The only lane of a destination that has one.
     pub const ONLY: Self = Self { index: 0, count: 1 };
 
-    /// Whether `event` belongs to this lane under `ordering`.
+    /// Whether `event` belongs to this lane under `ordering`, with `priority` topics.
     #[must_use]
-    pub fn owns(self, event: &Event, ordering: Ordering) -> bool {
-        self.count <= 1 || line_hash(event, ordering) % u64::from(self.count) == u64::from(self.index)
+    pub fn owns(self, event: &Event, ordering: Ordering, priority: &TopicFilter) -> bool {
+        self.count <= 1 || index_of(event, self.count, ordering, priority) == self.index
     }
+}
+
+/// How the events of a destination are assigned to lanes: by the hash of their line, modulo the number of lanes. Events
+/// of `priority` topics have a lane of their own, the last one, and the others share the rest: whatever waits there holds
+/// nothing up here. A line is then a sequence within its lane: order is kept among the events of a key that have priority,
+/// and among those that have not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// How many lanes, that of `priority` included.
+    pub lanes: u32,
+    /// What makes a line.
+    pub ordering: Ordering,
+    /// Topics with a lane of their own; none when it takes no topic.
+    pub priority: TopicFilter,
+}
+
+impl Split {
+    /// Which lane `event` belongs to.
+    #[must_use]
+    pub fn lane_of(&self, event: &Event) -> u32 {
+        index_of(event, self.lanes, self.ordering, &self.priority)
+    }
+
+    /// The lane of the priority topics, if there are any.
+    #[must_use]
+    pub fn priority_lane(&self) -> Option<u32> {
+        (!self.priority.is_empty()).then(|| self.lanes.saturating_sub(1))
+    }
+
+    /// The lane of a line that is not one of the priority lane's.
+    #[must_use]
+    pub fn shared_lane_of(&self, line: &Line) -> u32 {
+        share(line.hash(), self.lanes - u32::from(!self.priority.is_empty() && self.lanes > 0))
+    }
+}
+
+impl From<u32> for Split {
+    /// With an order by key, and no priorities.
+    fn from(lanes: u32) -> Self {
+        Self { lanes, ordering: Ordering::Key, priority: TopicFilter::default() }
+    }
+}
+
+fn index_of(event: &Event, lanes: u32, ordering: Ordering, priority: &TopicFilter) -> u32 {
+    if priority.is_empty() {
+        return share(line_hash(event, ordering), lanes);
+    }
+    let last = lanes.saturating_sub(1);
+    if priority.matches(&event.topic) { last } else { share(line_hash(event, ordering), last) }
+}
+
+fn share(hash: u64, lanes: u32) -> u32 {
+    u32::try_from(hash % u64::from(lanes.max(1))).unwrap_or(0)
 }
 
 /// The stable hash that assigns an event's line to a lane and to a slot within it.
@@ -189,6 +242,26 @@ mod tests {
                 assert_eq!(Line::of(&event, ordering).hash(), line_hash(&event, ordering));
             }
         }
+    }
+
+    #[test]
+    fn priority_topics_have_the_last_lane_for_themselves() {
+        let mut event = Event::new(Seq(7), "id", "orders", "{}");
+        let plain = Split::from(3);
+        let split = Split { lanes: 4, priority: TopicFilter::parse(["alarms.*"]).unwrap(), ..3.into() };
+        assert_eq!((plain.priority_lane(), split.priority_lane()), (None, Some(3)));
+        for key in (0..50).map(|n| format!("k{n}")) {
+            event.key = Some(key.into());
+            event.topic = "orders".into();
+            assert_eq!(split.lane_of(&event), plain.lane_of(&event), "the others are where they would be without");
+            assert_eq!(split.shared_lane_of(&Line::of(&event, Ordering::Key)), plain.lane_of(&event));
+            event.topic = "alarms.fire".into();
+            assert_eq!(split.lane_of(&event), 3);
+            let owners = (0..4).filter(|&index| Lane { index, count: 4 }.owns(&event, Ordering::Key, &split.priority));
+            assert_eq!(owners.collect::<Vec<_>>(), [3]);
+        }
+        event.deliver_after = Some(crate::Millis(1));
+        assert_eq!(split.lane_of(&event), 3, "a scheduled one, too");
     }
 
     #[test]

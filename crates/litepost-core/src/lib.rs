@@ -18,7 +18,7 @@ mod units;
 pub use applied::{Applied, FormerLanes};
 pub use event::{Chunk, Event, EventRef, Payload};
 pub use filter::{HeaderFilter, TopicFilter, TopicPattern, TopicPatternError, is_for};
-pub use lanes::{Lane, Line, LineKind, Ordering, line_hash};
+pub use lanes::{Lane, Line, LineKind, Ordering, Split, line_hash};
 pub use outcome::{DeadReason, Outcome, Rejection, RetryHint, Unavailable, UnavailableKind};
 pub use pipeline::{Pipeline, PipelineConfig};
 pub use ranges::SeqRanges;

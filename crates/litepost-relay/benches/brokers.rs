@@ -102,7 +102,7 @@ impl Bench {
             backlog.configure(&config(2 * round + 1));
             ours.push(timed(|| {
                 let config = Config::load(&backlog.path("litepost.toml"), Purpose::Deliver).unwrap();
-                let relay = Relay::new(config.relay().unwrap());
+                let relay = Relay::new(config.relay());
                 let report = self.runtime.block_on(relay.run_until_idle(future::pending()));
                 assert_eq!(report.delivered(), self.events, "{report:?}");
             }));

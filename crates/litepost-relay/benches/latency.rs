@@ -89,7 +89,7 @@ type Seen = Arc<Mutex<Vec<(Seq, u64)>>>;
 fn latency(name: &str, kind: &str, connection: &str, durable: bool) -> Samples {
     let events = count();
     let folder = outbox(kind, connection, durable);
-    let mut config = Config::load(&folder.path().join("litepost.toml"), Purpose::Deliver).unwrap().relay().unwrap();
+    let mut config = Config::load(&folder.path().join("litepost.toml"), Purpose::Deliver).unwrap().relay();
     let seen = Seen::default();
     for destination in config.sources.iter_mut().flat_map(|source| &mut source.destinations) {
         destination.factory = Arc::new(Watched { factory: Arc::clone(&destination.factory), seen: Arc::clone(&seen) });
@@ -226,7 +226,7 @@ fn produce(database: &Path, events: u32) {
 fn idle() -> f64 {
     let (settle, watch) = if quick() { (1, 3) } else { (5, 60) };
     let folder = outbox("file", "{ path = \"events.jsonl\" }", true);
-    let config = Config::load(&folder.path().join("litepost.toml"), Purpose::Deliver).unwrap().relay().unwrap();
+    let config = Config::load(&folder.path().join("litepost.toml"), Purpose::Deliver).unwrap().relay();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let stop = CancellationToken::new();
     let stopped = stop.clone();

@@ -111,6 +111,12 @@ pub enum StoreError {
         /// In the configuration.
         asked: &'static str,
     },
+    /// Other topics of a destination had a lane of their own.
+    #[error("destination {destination} has other priority topics in this file than in the configuration")]
+    LanePriority {
+        /// The destination.
+        destination: String,
+    },
     /// A destination that is not registered, or a lane it does not have.
     #[error("destination {destination} has no lane {lane} in this file")]
     UnknownLane {
@@ -257,6 +263,9 @@ impl StoreError {
             }
             Self::LaneOrdering { .. } => {
                 "a relay that starts changes it; restart those that run with the old configuration, or set `ordering` back"
+            }
+            Self::LanePriority { .. } => {
+                "a relay that starts changes it; restart those that run with the old configuration, or set `priority` back"
             }
             Self::UnknownLane { .. } => "start the relay once with this destination, which registers it",
             Self::UnknownDestination { .. } => {

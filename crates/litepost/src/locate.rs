@@ -4,12 +4,12 @@
 //! INSERT holds its time, and the times in the log follow its positions nearly, so a few looks find it. Where they do not,
 //! the whole log is read, and the answer says so.
 
-use litepost_core::{Event, HeaderFilter, Lane, LineKind, Millis, Ordering, Seq, TopicFilter, is_for};
+use litepost_core::{Event, HeaderFilter, LineKind, Millis, Ordering, Seq, TopicFilter, is_for};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use serde::Serialize;
 
 use crate::error::{Doing as _, StoreError};
-use crate::lanes::{self, Split};
+use crate::lanes;
 use crate::log::{LogReader, bounds};
 use crate::operate::destinations;
 use crate::schema;
@@ -397,7 +397,7 @@ pub(crate) fn settled_or_not(
     rules: Option<&Routing>,
 ) -> Result<State, StoreError> {
     let event = if in_log { LogReader::peek(snapshot, seq)? } else { None };
-    let split = split_of(snapshot, destination)?;
+    let split = lanes::split(snapshot, destination)?;
     if let (Some(rules), Some(event)) = (rules, &event)
         && !rules.takes(event)
     {
@@ -405,9 +405,8 @@ pub(crate) fn settled_or_not(
     }
     let mut receipt = None;
     for index in 0..split.lanes {
-        let lane = Lane { index, count: split.lanes };
         // Any lane may be that of an event that is gone.
-        if event.as_ref().is_some_and(|event| !lane.owns(event, split.ordering)) {
+        if event.as_ref().is_some_and(|event| split.lane_of(event) != index) {
             continue;
         }
         let (state, row) = lanes::load(snapshot, destination, index)?;
@@ -437,17 +436,6 @@ pub(crate) fn settled_or_not(
         receipt = receipt.or(receipt_of(snapshot, destination, index, seq)?);
     }
     Ok(State::Delivered { routed: rules.is_some() && event.is_some(), receipt })
-}
-
-fn split_of(snapshot: &Connection, destination: &str) -> Result<Split, StoreError> {
-    let mut statement = snapshot
-        .prepare_cached("SELECT lanes, ordering FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane LIMIT 1")
-        .doing(DOING)?;
-    let mut rows = statement.query([destination]).doing(DOING)?;
-    match rows.next().doing(DOING)? {
-        Some(row) => Ok(Split { lanes: row.get(0).doing(DOING)?, ordering: lanes::ordering_of(row, 1)? }),
-        None => Err(StoreError::UnknownDestination { destination: destination.to_owned() }),
-    }
 }
 
 fn receipt_of(snapshot: &Connection, destination: &str, lane: u32, seq: Seq) -> Result<Option<Receipt>, StoreError> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use litepost::connection::{self, Access};
-use litepost::lanes::{LaneStore, Split, Start};
+use litepost::lanes::{LaneStore, Start};
 use litepost::sqloutbox::{Bridge, DrainLock, Finding, FindingKind, NamespaceSurvey, Route, Survey, survey};
 use litepost_core::TopicFilter;
 use litepost_relay::config::{self, OutboxFile, Purpose};
@@ -146,8 +146,7 @@ fn one(command: &Import, path: &Path, outboxes: &[OutboxFile]) -> Result<Option<
             config::Start::Now => Start::Now,
             config::Start::At(ms) => Start::At(litepost_core::Millis(ms)),
         };
-        let split = Split { lanes: policy.lanes, ordering: policy.ordering };
-        store.register(&destination.name, split, start)?;
+        store.register(&destination.name, policy.split(), start)?;
     }
     drop(store);
     let mut bridge = Bridge::new(routes(command, path, outboxes)).accept_missing(command.accept_missing);

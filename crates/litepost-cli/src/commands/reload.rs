@@ -62,7 +62,6 @@ struct Answer {
 pub(crate) fn run(command: &Reload) -> Result<(), Failure> {
     let config = places::config(command.config.as_deref(), Purpose::Deliver)?;
     report::findings(&config.source, &config.warnings);
-    config.relay().map_err(|error| Failure::user(error.to_string(), "change the configuration"))?;
     let mut files: Vec<PathBuf> =
         config.files().into_iter().map(|file| file.path).filter(|path| path.exists()).collect();
     files.dedup();

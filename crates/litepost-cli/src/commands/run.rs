@@ -63,7 +63,7 @@ pub(crate) struct Run {
 pub(crate) fn run(command: &Run) -> Result<(), Failure> {
     let config = places::config(command.config.as_deref(), Purpose::Deliver)?;
     report::findings(&config.source, &config.warnings);
-    let relay = config.relay().map_err(|error| Failure::user(error.to_string(), "change the configuration"))?;
+    let relay = config.relay();
     if relay.sources.is_empty() {
         return Err(Failure::user(
             "the configuration names no destination, so there is nothing to deliver",

@@ -91,7 +91,7 @@ impl Pipeline {
             }
         };
         is_for(event, &config.destination, config.statements_only, &config.headers, topic_matches)
-            && config.lane.owns(event, config.ordering)
+            && config.lane.owns(event, config.ordering, &config.priority)
     }
 
     /// Lets the event wait when its line is blocked. While lines found on disk are being rebuilt, an event before

@@ -17,6 +17,8 @@ pub struct PipelineConfig {
     pub ordering: Ordering,
     /// Which lane this pipeline drives.
     pub lane: Lane,
+    /// Topics whose events have the last lane for themselves; see [`crate::Split`].
+    pub priority: TopicFilter,
     /// Which topics the destination takes.
     pub topics: TopicFilter,
     /// And with which headers.
@@ -56,6 +58,7 @@ impl Default for PipelineConfig {
             destination: "".into(),
             ordering: Ordering::Key,
             lane: Lane::ONLY,
+            priority: TopicFilter::default(),
             topics: TopicFilter::all(),
             headers: HeaderFilter::default(),
             statements_only: false,

@@ -36,7 +36,7 @@ impl World {
             Some(only) => **only == *self.config.destination,
             None => self.config.topics.matches(&event.topic),
         };
-        routed && self.config.lane.owns(event, self.config.ordering)
+        routed && self.config.lane.owns(event, self.config.ordering, &self.config.priority)
     }
 
     /// The promises, judged from outside.

@@ -16,7 +16,9 @@ pub(crate) fn config(chance: &mut Chance, with_ledger: bool) -> PipelineConfig {
     PipelineConfig {
         destination: "here".into(),
         ordering: *chance.pick(&[Ordering::Strict, Ordering::Key, Ordering::Key, Ordering::None]),
-        lane: *chance.pick(&[Lane::ONLY, Lane { index: 1, count: 3 }]),
+        lane: *chance.pick(&[Lane::ONLY, Lane { index: 1, count: 3 }, Lane { index: 1, count: 2 }]),
+        // The lane of the priority topics, or one beside it.
+        priority: TopicFilter::parse(*chance.pick(&[&[][..], &["pay.*"][..]])).unwrap_or_default(),
         headers: HeaderFilter::default(),
         statements_only: false,
         topics: TopicFilter::parse(*chance.pick(&[&["*"][..], &["orders", "pay.*"][..]])).unwrap_or_default(),

@@ -100,7 +100,7 @@ pub(crate) fn drain(config: &Path, events: i64) -> (f64, f64) {
     let config = Config::load(config, Purpose::Deliver).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (before, start) = (written_bytes(), Instant::now());
-    let report = runtime.block_on(Relay::new(config.relay().unwrap()).run_until_idle(future::pending()));
+    let report = runtime.block_on(Relay::new(config.relay()).run_until_idle(future::pending()));
     let took = start.elapsed();
     assert_eq!(report.delivered(), events, "{report:?}");
     #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]

@@ -30,7 +30,7 @@ pub(crate) fn played() -> bool {
 }
 
 fn relay(config: &Path, until_idle: bool) {
-    let config = Config::load(config, Purpose::Deliver).unwrap().relay().unwrap();
+    let config = Config::load(config, Purpose::Deliver).unwrap().relay();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     if until_idle {
         runtime.block_on(Relay::new(config).run_until_idle(future::pending()));

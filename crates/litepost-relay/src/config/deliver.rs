@@ -1,11 +1,11 @@
 //! From a configuration to a relay that carries it out.
 //!
 //! Called by `litepost run` and by programs that embed a relay. Invariant: every key that concerns delivery arrives
-//! here; one that this version cannot honour is an error, never a shrug.
+//! here; one that cannot be honoured was refused when the configuration was read.
 
 use std::time::Duration;
 
-use litepost_core::PipelineConfig;
+use litepost_core::{PipelineConfig, Split};
 
 use super::load::Config;
 use super::policy::{self, Policy};
@@ -15,20 +15,11 @@ use crate::relay::{self, DestinationConfig, RelayConfig, SourceConfig};
 
 impl Config {
     /// What a relay needs to know to deliver everything this configuration names.
-    pub fn relay(&self) -> Result<RelayConfig, NotSupported> {
+    #[must_use]
+    pub fn relay(&self) -> RelayConfig {
         let sources = self.files().iter().filter(|file| !file.routes.is_empty()).map(source).collect();
-        Ok(RelayConfig { sources })
+        RelayConfig { sources }
     }
-}
-
-/// Something that the configuration may say and this version of the relay cannot do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{destination}: {what}")]
-pub struct NotSupported {
-    /// The destination.
-    pub destination: String,
-    /// What cannot be done, and what can.
-    pub what: String,
 }
 
 fn source(file: &OutboxFile) -> SourceConfig {
@@ -54,11 +45,13 @@ fn one(file: &OutboxFile, destination: &Destination, policy: &Policy) -> Destina
         Some(table) => litepost_core::TopicFilter::exact([table]),
         None => destination.filter(),
     };
+    let Split { lanes, ordering, priority } = policy.split();
     DestinationConfig {
         name: destination.name.clone(),
         factory: destination.factory.clone(),
         pipeline: PipelineConfig {
-            ordering: policy.ordering,
+            ordering,
+            priority,
             topics,
             headers: destination.header_filter(),
             statements_only: destination.kind.statements,
@@ -71,7 +64,7 @@ fn one(file: &OutboxFile, destination: &Destination, policy: &Policy) -> Destina
             save_after_events: i64::try_from(policy.batch_size).unwrap_or(i64::MAX),
             ..PipelineConfig::default()
         },
-        lanes: policy.lanes,
+        lanes,
         start,
         deadline: milliseconds(policy.timeout_ms),
         lease_ms: policy.lease_ms,

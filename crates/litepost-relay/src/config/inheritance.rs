@@ -9,9 +9,10 @@ use super::keys::{Delivery, RetryKeys, Scope};
 use super::{Config, Purpose, Variables, connection, reader, spec};
 
 /// Each key with two values that mean different things.
-const DELIVERY: [(&str, &str, &str); 27] = [
+const DELIVERY: [(&str, &str, &str); 28] = [
     ("ordering", "'strict'", "'none'"),
     ("lanes", "2", "3"),
+    ("priority", "['one']", "['two', 'x.*']"),
     ("concurrency", "2", "3"),
     ("batch_size", "2", "3"),
     ("max_batch_bytes", "'1KiB'", "'2KiB'"),

@@ -214,6 +214,13 @@ keys! {
         #[default = "1"]
         #[scope = Delivery]
         lanes: Count<1, 256>,
+        /// Topics whose events have a lane of their own, beside `lanes`, so that they wait for nothing but each other: exact
+        /// names, or patterns in which `*` stands for any run of characters. Order is then kept among the events of a key
+        /// that have priority, and among those that have not, but not between the two. It can be changed at any time;
+        /// while events wait behind a failed or paused one, the change is refused.
+        #[default = "none"]
+        #[scope = Delivery]
+        priority: Topics,
         /// How many deliveries of a lane may be under way at once. A key is never split over them.
         #[default = "1"]
         #[scope = Delivery]

@@ -76,7 +76,7 @@ impl Config {
     /// let built = ConfigBuilder::new().app(app).build(folder.path())?;
     ///
     /// assert_eq!(loaded.files()[0].path, built.files()[0].path);
-    /// let relay = loaded.relay()?;
+    /// let relay = loaded.relay();
     /// assert_eq!(*relay.sources[0].destinations[0].name, *"shop.audit");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

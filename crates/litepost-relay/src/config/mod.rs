@@ -29,7 +29,6 @@ mod words;
 
 pub use admin::{Address, Admin, Token};
 pub use build::{AdminBuilder, AppBuilder, ConfigBuilder, RetryBuilder, TableBuilder, TargetBuilder};
-pub use deliver::NotSupported;
 pub use keys::{AdminOptions, AppOptions, DeliveryOptions, RetryOptions, SetKey, SinkOptions};
 pub use load::{Config, FILE_NAMES, Purpose};
 pub use policy::{FilePolicy, Pace, Policy};

@@ -5,7 +5,7 @@
 
 use litepost::lanes::Retention;
 use litepost_core::pipeline::OnDead;
-use litepost_core::{Ordering, RetryPolicy};
+use litepost_core::{Ordering, RetryPolicy, Split, TopicFilter};
 
 use super::keys::{Delivery, Given, RetryKeys};
 use super::problem::Problem;
@@ -18,8 +18,10 @@ use super::words::{Dedupe, Start};
 pub struct Policy {
     /// What order is kept.
     pub ordering: Ordering,
-    /// How many lanes the keys are split into.
+    /// How many lanes the keys are split into, beside the one of `priority`.
     pub lanes: u32,
+    /// Topics with a lane of their own.
+    pub priority: Vec<String>,
     /// Deliveries of a lane under way at once.
     pub concurrency: usize,
     /// Most events in one delivery.
@@ -89,6 +91,7 @@ impl Policy {
         Self {
             ordering: or(keys.ordering.as_ref(), Ordering::Key, |v| v),
             lanes: or(keys.lanes.as_ref(), 1, |Count(n)| u32::try_from(n).unwrap_or(1)),
+            priority: keys.priority.as_ref().map_or_else(Vec::new, |given| given.value.0.clone()),
             concurrency: or(keys.concurrency.as_ref(), 1, |Count(n)| size(n)),
             batch_size: or(keys.batch_size.as_ref(), 500, |Count(n)| size(n)),
             max_batch_bytes: or(keys.max_batch_bytes.as_ref(), 4 << 20, |v| size(v.0)),
@@ -102,6 +105,15 @@ impl Policy {
             pace: pace(keys),
             rate_limit: or(keys.rate_limit.as_ref(), None, |Count(n)| u32::try_from(n).ok()),
         }
+    }
+
+    /// How events are assigned to lanes.
+    #[must_use]
+    pub fn split(&self) -> Split {
+        // The patterns were checked when they were read.
+        let priority = TopicFilter::parse(&self.priority).unwrap_or_default();
+        let lanes = self.lanes.saturating_add(u32::from(!priority.is_empty()));
+        Split { lanes, ordering: self.ordering, priority }
     }
 }
 
@@ -253,6 +265,14 @@ pub(crate) fn impossible(keys: &Delivery, retry: &RetryKeys, minutes: bool, prob
             .at(place.and_then(|given| given.span.clone()))
             .label("this value")
             .hint("first is the cap of the first wait, cap the cap of all"),
+        );
+    }
+    if let Some(given) = keys.priority.as_ref().filter(|given| given.value.0.iter().any(|pattern| pattern == "*")) {
+        problems.push(
+            Problem::warning(&given.key, format!("{}: what every topic has is no priority", given.key))
+                .at(given.span.clone())
+                .label("every event goes into the same lane")
+                .hint("name the topics that must not wait behind the others"),
         );
     }
     if policy.max_batch_bytes > policy.max_in_flight_bytes

@@ -55,6 +55,7 @@ fn the_fixed_example_with_every_default() {
     let policy = Policy {
         ordering: Ordering::Key,
         lanes: 1,
+        priority: Vec::new(),
         concurrency: 1,
         batch_size: 500,
         max_batch_bytes: 4 << 20,

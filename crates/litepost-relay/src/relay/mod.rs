@@ -82,7 +82,7 @@ pub struct DestinationConfig {
     pub factory: Arc<dyn SinkFactory>,
     /// How delivery is planned. `lane` and `watermark` are filled in by the relay.
     pub pipeline: PipelineConfig,
-    /// How many lanes.
+    /// How many lanes, that of the pipeline's priority topics included.
     pub lanes: u32,
     /// Where it begins when it is new.
     pub start: Start,

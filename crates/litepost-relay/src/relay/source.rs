@@ -265,26 +265,28 @@ impl Source {
         }
     }
 
-    /// Makes the destination's lanes, or splits it anew when the file has another number of them, or by another order.
+    /// Makes the destination's lanes, or splits it anew when the file has another number of them, or by another order or
+    /// other priority topics.
     async fn register(&self, opened: &Opened, destination: &DestinationConfig, lanes: u32) -> Result<(), String> {
         let writer = opened.writer.handle();
         let ledger = destination.factory.remembers();
-        let split = Split { lanes, ordering: destination.pipeline.ordering };
-        let Err(error) = writer.register(&destination.name, split, destination.start, ledger).await else {
+        let (ordering, priority) = (destination.pipeline.ordering, destination.pipeline.priority.clone());
+        let split = Split { lanes, ordering, priority };
+        let Err(error) = writer.register(&destination.name, split.clone(), destination.start, ledger).await else {
             return Ok(());
         };
-        let (path, name) = (self.config.path.clone(), Arc::clone(&destination.name));
+        let (path, name, asked) = (self.config.path.clone(), Arc::clone(&destination.name), split.clone());
         let change = move || {
             let known = litepost::operate::destinations(&connection::open(&path, Access::ReadOnly)?)?;
             if !known.iter().any(|known| **known == *name) {
                 return Ok(None);
             }
             let who = Who { actor: "relay".into(), reason: Some("the configuration says so".into()) };
-            Operator::open(&path, who)?.change_lanes(&name, split).map(Some)
+            Operator::open(&path, who)?.change_lanes(&name, asked).map(Some)
         };
         match tokio::task::spawn_blocking(change).await {
             Ok(Ok(Some(changed))) if changed.from != changed.to || changed.reordered => {
-                tracing::info!(destination = %destination.name, from = changed.from, to = changed.to, ordering = split.ordering.as_str(), "split into lanes anew");
+                tracing::info!(destination = %destination.name, from = changed.from, to = changed.to, ordering = ordering.as_str(), priority = split.priority.to_text(), "split into lanes anew");
                 writer.register(&destination.name, split, destination.start, ledger).await
             }
             Ok(Err(error)) => Err(explain(&error)),

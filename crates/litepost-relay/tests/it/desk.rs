@@ -114,7 +114,7 @@ impl Desk {
 
     pub(crate) fn relay(&self) -> Relay {
         let config = Config::load(&self.path("litepost.toml"), Purpose::Deliver).unwrap();
-        Relay::new(config.relay().unwrap())
+        Relay::new(config.relay())
     }
 
     /// Delivers what is there.

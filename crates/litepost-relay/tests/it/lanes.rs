@@ -20,7 +20,7 @@ const KEYS: i64 = 7;
 const POISONED: i64 = 31;
 
 /// A target database that remembers in which order it was written to.
-trait Target {
+pub(crate) trait Target {
     fn config(&self) -> String;
     fn rows(&self) -> Vec<i64>;
     /// The highest position that its ledger holds.
@@ -29,10 +29,10 @@ trait Target {
     fn looks(&self) -> u32;
 }
 
-struct Sqlite(std::path::PathBuf);
+pub(crate) struct Sqlite(std::path::PathBuf);
 
 impl Sqlite {
-    fn new(desk: &Desk) -> Self {
+    pub(crate) fn new(desk: &Desk) -> Self {
         let path = desk.path("copy.db");
         let schema = "CREATE TABLE stock (at INTEGER PRIMARY KEY AUTOINCREMENT, n INTEGER CHECK (n > 0))";
         Connection::open(&path).unwrap().execute_batch(schema).unwrap();

@@ -27,6 +27,7 @@ mod outbox_seq;
 mod payloads;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod priority;
 mod random;
 mod schedule;
 mod sqlite_sink;

@@ -193,7 +193,7 @@ impl Desk {
 
     fn relay(&self) -> Relay {
         let config = Config::load(&self.path("litepost.toml"), Purpose::Deliver).unwrap_or_else(|e| panic!("{e}"));
-        Relay::new(config.relay().unwrap_or_else(|e| panic!("{e}")))
+        Relay::new(config.relay())
     }
 }
 

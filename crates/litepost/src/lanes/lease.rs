@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 
-use super::register::{must_be, ordering_of};
+use super::register::{must_be, split_of};
 use super::{Acquire, Beat, LaneStore, Lease, LeaseClaim, Split, Wish};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
@@ -44,7 +44,7 @@ impl LaneStore {
         observed: Option<&Beat>,
     ) -> Result<Acquire, StoreError> {
         let doing = "acquiring a lease";
-        let known = self.registered.get(destination).copied();
+        let known = self.registered.get(destination);
         // A standby asks many times and gets nothing: it must not take the write lock for that.
         if let Some(refusal) = refusal(&self.connection, destination, lane, known, observed)? {
             return Ok(refusal);
@@ -160,13 +160,13 @@ fn refusal(
     connection: &Connection,
     destination: &str,
     lane: u32,
-    known: Option<Split>,
+    known: Option<&Split>,
     observed: Option<&Beat>,
 ) -> Result<Option<Acquire>, StoreError> {
     let row = read(connection, destination, lane)?;
     // Another relay has split the destination anew: with our number we would deliver what is not ours.
     if let Some(asked) = known {
-        must_be(destination, row.split, asked)?;
+        must_be(destination, &row.split, asked)?;
     }
     if !row.is_free_for(observed) {
         return Ok(Some(Acquire::HeldBy(row.into_beat())));
@@ -210,7 +210,7 @@ fn read(connection: &Connection, destination: &str, lane: u32) -> Result<Row, St
     let doing = "reading a lease";
     let mut statement = connection
         .prepare_cached(
-            "SELECT owner, holder, token, beat, lease_ms, lanes, ordering FROM main.litepost_cursor \
+            "SELECT owner, holder, token, beat, lease_ms, lanes, ordering, priority FROM main.litepost_cursor \
              WHERE destination = ?1 AND lane = ?2",
         )
         .doing(doing)?;
@@ -224,6 +224,6 @@ fn read(connection: &Connection, destination: &str, lane: u32) -> Result<Row, St
         token: row.get(2).doing(doing)?,
         beat: row.get(3).doing(doing)?,
         lease_ms: row.get(4).doing(doing)?,
-        split: Split { lanes: row.get(5).doing(doing)?, ordering: ordering_of(row, 6)? },
+        split: split_of(row, 5, "litepost_cursor")?,
     })
 }

@@ -16,9 +16,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use litepost_core::Split;
 use litepost_core::pipeline::Counters;
-use litepost_core::{Lane, Ordering};
-use litepost_core::{Millis, Seq};
+use litepost_core::{Lane, Millis, Seq};
 use rusqlite::{Connection, TransactionBehavior};
 
 use crate::connection::{self, Access};
@@ -32,7 +32,7 @@ pub use holder::{HolderInfo, holder_is_gone};
 pub(crate) use lease::wishes;
 pub use prune::{CheckpointResult, Mode, Retention};
 pub use register::load;
-pub(crate) use register::{MAX_LANES, ordering_of};
+pub(crate) use register::{MAX_LANES, split, split_of};
 pub use settle::Settled;
 pub use vacuum::Vacuumed;
 
@@ -47,24 +47,8 @@ pub enum Start {
     At(Millis),
 }
 
-/// How the events of a destination are assigned to lanes: by the hash of their line, modulo the number of lanes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Split {
-    /// How many lanes.
-    pub lanes: u32,
-    /// What makes a line.
-    pub ordering: Ordering,
-}
-
-impl From<u32> for Split {
-    /// With an order by key.
-    fn from(lanes: u32) -> Self {
-        Self { lanes, ordering: Ordering::Key }
-    }
-}
-
 /// A split that a ledger may still have to be asked about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormerSplit {
     /// Its number.
     pub generation: i64,

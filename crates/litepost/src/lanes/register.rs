@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use litepost_core::pipeline::{BlockedLine, BlockedState, Counters, Decisions, LaneState};
-use litepost_core::{Lane, Line, LineKind, Millis, Ordering, Seq, SeqRanges};
+use litepost_core::{Lane, Line, LineKind, Millis, Ordering, Seq, SeqRanges, TopicFilter};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::{Beat, CursorRow, FormerSplit, LaneStore, Split, Start};
@@ -23,14 +23,14 @@ impl LaneStore {
             return Err(StoreError::BadSetting { setting: "lanes", rule: "between 1 and 1024" });
         }
         // From now on a lane of a destination that was split in another way is refused.
-        self.registered.insert(destination.into(), split);
+        self.registered.insert(destination.into(), split.clone());
         // Most starts find everything in place, and must not wait for the write lock to say so.
-        if rows_of(&self.connection, destination, split)?.len() == lanes as usize {
+        if rows_of(&self.connection, destination, &split)?.len() == lanes as usize {
             return Ok(());
         }
         let now = clock::wall();
         let tx = self.write(doing)?;
-        let found = rows_of(&tx, destination, split)?;
+        let found = rows_of(&tx, destination, &split)?;
         let begin = match (found.iter().map(|&(_, start_after)| start_after).min(), start) {
             // A row of a known destination is gone: from its beginning on, rather than past anything.
             (Some(first), _) => first,
@@ -51,16 +51,15 @@ impl LaneStore {
             let mut insert = tx
                 .prepare_cached(
                     "INSERT INTO main.litepost_cursor (destination, lane, lanes, start_after, acked, updated_at, ordering, \
-                     ledger, generation) VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, \
+                     priority, ledger, generation) VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, \
                      (SELECT coalesce(max(ledger), 0) FROM main.litepost_cursor WHERE destination = ?1), \
                      coalesce((SELECT max(generation) FROM main.litepost_cursor WHERE destination = ?1), \
                      (SELECT max(generation) + 1 FROM main.litepost_split WHERE destination = ?1), 0))",
                 )
                 .doing(doing)?;
             for lane in (0..lanes).filter(|lane| !found.iter().any(|(have, _)| have == lane)) {
-                insert
-                    .execute(params![destination, lane, lanes, begin, now.0, split.ordering.as_str()])
-                    .doing(doing)?;
+                let (ordering, priority) = (split.ordering.as_str(), split.priority.to_text());
+                insert.execute(params![destination, lane, lanes, begin, now.0, ordering, priority]).doing(doing)?;
             }
         }
         failpoint::pass(Point::RegisterBeforeCommit, doing)?;
@@ -129,48 +128,66 @@ fn former(connection: &Connection, destination: &str) -> Result<Vec<FormerSplit>
     let doing = "loading a lane";
     let mut statement = connection
         .prepare_cached(
-            "SELECT generation, lanes, ordering, counts FROM main.litepost_split WHERE destination = ?1 ORDER BY generation",
+            "SELECT generation, counts, lanes, ordering, priority FROM main.litepost_split WHERE destination = ?1 \
+             ORDER BY generation",
         )
         .doing(doing)?;
     let mut rows = statement.query([destination]).doing(doing)?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().doing(doing)? {
-        let ordering: String = row.get(2).doing(doing)?;
-        let ordering =
-            Ordering::parse(&ordering).ok_or(StoreError::BadState { table: "litepost_split", column: "ordering" })?;
         found.push(FormerSplit {
             generation: row.get(0).doing(doing)?,
-            split: Split { lanes: row.get(1).doing(doing)?, ordering },
-            counts: row.get(3).doing(doing)?,
+            split: split_of(row, 2, "litepost_split")?,
+            counts: row.get(1).doing(doing)?,
         });
     }
     Ok(found)
 }
 
 /// The lanes a destination has: number and where delivery began.
-fn rows_of(connection: &Connection, destination: &str, asked: Split) -> Result<Vec<(u32, i64)>, StoreError> {
+fn rows_of(connection: &Connection, destination: &str, asked: &Split) -> Result<Vec<(u32, i64)>, StoreError> {
     let doing = "registering a destination";
     let mut statement = connection
-        .prepare_cached("SELECT lane, lanes, start_after, ordering FROM main.litepost_cursor WHERE destination = ?1")
+        .prepare_cached(
+            "SELECT lane, start_after, lanes, ordering, priority FROM main.litepost_cursor WHERE destination = ?1",
+        )
         .doing(doing)?;
     let mut rows = statement.query([destination]).doing(doing)?;
     let mut found = Vec::new();
     while let Some(row) = rows.next().doing(doing)? {
-        let (lane, lanes, start_after) = (row.get(0).doing(doing)?, row.get(1).doing(doing)?, row.get(2).doing(doing)?);
-        must_be(destination, Split { lanes, ordering: ordering_of(row, 3)? }, asked)?;
+        let (lane, start_after) = (row.get(0).doing(doing)?, row.get(1).doing(doing)?);
+        must_be(destination, &split_of(row, 2, "litepost_cursor")?, asked)?;
         found.push((lane, start_after));
     }
     Ok(found)
 }
 
-/// The order in column `at` of a row of `litepost_cursor`.
-pub(crate) fn ordering_of(row: &Row<'_>, at: usize) -> Result<Ordering, StoreError> {
-    let word: String = row.get(at).doing("reading the cursors")?;
-    Ordering::parse(&word).ok_or(StoreError::BadState { table: "litepost_cursor", column: "ordering" })
+/// The split that the columns `lanes, ordering, priority` of a row of `table` say, the first of them at `at`.
+pub(crate) fn split_of(row: &Row<'_>, at: usize, table: &'static str) -> Result<Split, StoreError> {
+    let doing = "reading how a destination is split into lanes";
+    let (ordering, priority): (String, String) = (row.get(at + 1).doing(doing)?, row.get(at + 2).doing(doing)?);
+    Ok(Split {
+        lanes: row.get(at).doing(doing)?,
+        ordering: Ordering::parse(&ordering).ok_or(StoreError::BadState { table, column: "ordering" })?,
+        priority: TopicFilter::from_text(&priority).ok_or(StoreError::BadState { table, column: "priority" })?,
+    })
+}
+
+/// How a destination is split into lanes.
+pub(crate) fn split(connection: &Connection, destination: &str) -> Result<Split, StoreError> {
+    let doing = "reading how a destination is split into lanes";
+    let mut statement = connection
+        .prepare_cached("SELECT lanes, ordering, priority FROM main.litepost_cursor WHERE destination = ?1 LIMIT 1")
+        .doing(doing)?;
+    let mut rows = statement.query([destination]).doing(doing)?;
+    match rows.next().doing(doing)? {
+        Some(row) => split_of(row, 0, "litepost_cursor"),
+        None => Err(StoreError::UnknownDestination { destination: destination.into() }),
+    }
 }
 
 /// An error unless the destination is split as we think.
-pub(super) fn must_be(destination: &str, found: Split, asked: Split) -> Result<(), StoreError> {
+pub(super) fn must_be(destination: &str, found: &Split, asked: &Split) -> Result<(), StoreError> {
     let destination = || destination.to_owned();
     if found.lanes != asked.lanes {
         return Err(StoreError::LaneCount { destination: destination(), found: found.lanes, asked: asked.lanes });
@@ -178,6 +195,9 @@ pub(super) fn must_be(destination: &str, found: Split, asked: Split) -> Result<(
     if found.ordering != asked.ordering {
         let (found, asked) = (found.ordering.as_str(), asked.ordering.as_str());
         return Err(StoreError::LaneOrdering { destination: destination(), found, asked });
+    }
+    if found.priority != asked.priority {
+        return Err(StoreError::LanePriority { destination: destination() });
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use litepost_core::Seq;
+use litepost_core::{Seq, Split};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use serde::Serialize;
@@ -16,6 +16,7 @@ use super::{Operator, refused};
 use crate::clock;
 use crate::dead::{self, DeadFilter, DeadSummary};
 use crate::error::{Doing as _, StoreError};
+use crate::lanes;
 
 const DOING: &str = "working on the dead letters";
 
@@ -97,19 +98,24 @@ impl Operator {
                     "`litepost dead list` shows what there is",
                 ));
             }
-            let held = held_line(tx, destination, key, &letters)?;
-            let answer = match held {
-                Some(line) if letters.iter().all(|letter| letter.seq < line.first) => {
-                    InOrder { replayed: put_back(tx, &line, &letters)?, put_back: true }
-                }
-                _ => {
-                    let mut replayed = Vec::with_capacity(letters.len());
-                    for letter in &letters {
-                        replayed.push(append(tx, letter, &NewBody::default())?);
+            let split = lanes::split(tx, destination)?;
+            // Those of priority topics have a line of their own, beside the key's other events.
+            let (urgent, others): (Vec<_>, Vec<_>) =
+                letters.into_iter().partition(|letter| split.priority.matches(&letter.topic));
+            let mut answer = InOrder { replayed: Vec::new(), put_back: false };
+            for letters in [others, urgent].iter().filter(|letters| !letters.is_empty()) {
+                match held_line(tx, destination, key, letters, &split)? {
+                    Some(line) if letters.iter().all(|letter| letter.seq < line.first) => {
+                        answer.replayed.extend(put_back(tx, &line, letters, &split)?);
+                        answer.put_back = true;
                     }
-                    InOrder { replayed, put_back: false }
+                    _ => {
+                        for letter in letters {
+                            answer.replayed.push(append(tx, letter, &NewBody::default())?);
+                        }
+                    }
                 }
-            };
+            }
             let detail = json!({ "key": key, "letters": answer.replayed, "put_back": answer.put_back });
             Ok((answer, detail))
         })
@@ -258,14 +264,17 @@ fn held_line(
     destination: &str,
     key: &str,
     letters: &[DeadSummary],
+    split: &Split,
 ) -> Result<Option<HeldLine>, StoreError> {
     let topic = letters.first().map_or("", |letter| &letter.topic);
+    let urgent = split.priority_lane();
     tx.prepare_cached(
         "SELECT lane, line_kind, line, first_seq FROM main.litepost_blocked WHERE destination = ?1 AND state = 'held' \
-         AND ((line_kind = 'key' AND line = ?2) OR (line_kind = 'topic' AND line = ?3)) LIMIT 1",
+         AND ((line_kind = 'key' AND line = ?2) OR (line_kind = 'topic' AND line = ?3)) \
+         AND (?4 IS NULL OR (lane = ?4) = ?5) LIMIT 1",
     )
     .and_then(|mut s| {
-        s.query_row(params![destination, key, topic], |row| {
+        s.query_row(params![destination, key, topic, urgent, split.priority.matches(topic)], |row| {
             Ok(HeldLine { lane: row.get(0)?, kind: row.get(1)?, name: row.get(2)?, first: Seq(row.get(3)?) })
         })
         .optional()
@@ -275,20 +284,29 @@ fn held_line(
 
 /// Puts dead letters back in front of their line, which records nothing but its first unsettled event: everything of
 /// the line from the first letter on must be a letter that goes back, or wait already.
-fn put_back(tx: &Transaction<'_>, line: &HeldLine, letters: &[DeadSummary]) -> Result<Vec<Replayed>, StoreError> {
+fn put_back(
+    tx: &Transaction<'_>,
+    line: &HeldLine,
+    letters: &[DeadSummary],
+    split: &Split,
+) -> Result<Vec<Replayed>, StoreError> {
     let Some(first) = letters.iter().map(|letter| letter.seq).min() else { return Ok(Vec::new()) };
     let destination = &letters[0].destination;
     let way_out = "replay it without --in-order: it then follows what waits. Then `litepost resume` lets the line flow";
     let column = if line.kind == "key" { "key" } else { "topic" };
-    let between: Vec<i64> = tx
+    let between: Vec<(i64, String)> = tx
         .prepare(&format!(
-            "SELECT seq FROM main.litepost_outbox WHERE seq >= ?1 AND seq < ?2 AND {column} = ?3 \
+            "SELECT seq, topic FROM main.litepost_outbox WHERE seq >= ?1 AND seq < ?2 AND {column} = ?3 \
              AND deliver_after IS NULL AND coalesce(only_for, ?4) = ?4 ORDER BY seq"
         ))
         .and_then(|mut s| {
-            s.query_map(params![first.0, line.first.0, line.name, destination], |row| row.get(0))?.collect()
+            let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            s.query_map(params![first.0, line.first.0, line.name, destination], row)?.collect()
         })
         .doing(DOING)?;
+    let urgent = split.priority_lane() == Some(line.lane);
+    let between: Vec<i64> =
+        between.into_iter().filter(|(_, topic)| split.priority.matches(topic) == urgent).map(|(seq, _)| seq).collect();
     for letter in letters {
         if !between.contains(&letter.seq.0) {
             return Err(refused(

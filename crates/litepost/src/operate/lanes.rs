@@ -1,6 +1,7 @@
 //! Changing how a destination is split into lanes, with its progress kept.
 //!
-//! Called by the relay when its configuration says another number of lanes, or another order, than the file. Invariants:
+//! Called by the relay when its configuration says another number of lanes, another order or other priority topics than
+//! the file. Invariants:
 //! an event that was settled, or stood in a blocked line, still is in whatever lane it belongs to now; no other is taken
 //! for it; the books balance.
 //!
@@ -8,7 +9,7 @@
 //! lanes, so the old split is kept in `litepost_split`: the new lanes ask the ledger about each event by the lane that it
 //! belonged to then.
 
-use litepost_core::{Event, Line, LineKind, Ordering, Seq, SeqRanges, line_hash};
+use litepost_core::{Event, Line, LineKind, Seq, SeqRanges};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use serde::Serialize;
 use serde_json::json;
@@ -16,7 +17,7 @@ use serde_json::json;
 use super::{Operator, refused};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
-use crate::lanes::{Split, ordering_of};
+use crate::lanes::{Split, split_of};
 use crate::log::newest;
 
 const DOING: &str = "changing the number of lanes";
@@ -28,7 +29,7 @@ pub struct LanesChanged {
     pub from: u32,
     /// How many there are.
     pub to: u32,
-    /// Whether another order assigns the events to them.
+    /// Whether another order, or other priority topics, assign the events to them.
     pub reordered: bool,
     /// Events that were looked at one by one, since the old lanes were not equally far.
     pub between: i64,
@@ -44,7 +45,7 @@ impl Operator {
         self.with_lanes("change lanes", destination, |tx| {
             let old = read(tx, destination)?;
             let from = u32::try_from(old.lanes.len()).unwrap_or(u32::MAX);
-            let reordered = old.ordering != to.ordering;
+            let reordered = old.split.ordering != to.ordering || old.split.priority != to.priority;
             let mut answer = LanesChanged { from, to: to.lanes, reordered, between: 0 };
             if from == to.lanes && !reordered {
                 return Ok((answer, json!(answer)));
@@ -52,12 +53,12 @@ impl Operator {
             if reordered {
                 no_line_waits(tx, destination)?;
             }
-            let progress = split(tx, &old, to, &mut answer.between)?;
-            move_lines(tx, destination, to.lanes)?;
+            let progress = split(tx, &old, &to, &mut answer.between)?;
+            move_lines(tx, destination, &old.split, &to)?;
             if old.ledger {
                 remember(tx, destination, &old)?;
             }
-            write(tx, destination, &old, to, &progress)?;
+            write(tx, destination, &old, &to, &progress)?;
             Ok((answer, json!(answer)))
         })
     }
@@ -68,8 +69,9 @@ impl Operator {
 fn no_line_waits(tx: &Connection, destination: &str) -> Result<(), StoreError> {
     let waits: Option<String> = tx
         .query_row(
-            "SELECT line_kind || ' ' || line FROM main.litepost_blocked b WHERE destination = ?1 AND NOT EXISTS \
-             (SELECT 1 FROM main.litepost_outbox o WHERE o.seq = b.first_seq AND o.deliver_after IS NOT NULL) LIMIT 1",
+            "SELECT line_kind || ' ' || line FROM main.litepost_blocked b WHERE destination = ?1 AND NOT \
+             (line_kind = 'event' AND EXISTS (SELECT 1 FROM main.litepost_outbox o \
+              WHERE o.seq = b.first_seq AND o.deliver_after IS NOT NULL)) LIMIT 1",
             [destination],
             |row| row.get(0),
         )
@@ -79,7 +81,7 @@ fn no_line_waits(tx: &Connection, destination: &str) -> Result<(), StoreError> {
         None => Ok(()),
         Some(line) => Err(refused(
             format!("events of {destination} wait behind a failed or paused one ({line}), in the order there was"),
-            "set `ordering` back until they are through (`litepost status` shows them), or skip them",
+            "set `ordering` and `priority` back until they are through (`litepost status` shows them), or skip them",
         )),
     }
 }
@@ -104,16 +106,17 @@ fn remember(tx: &Transaction<'_>, destination: &str, old: &Old) -> Result<(), St
 /// Writes the present split among the former ones.
 fn add_split(tx: &Transaction<'_>, destination: &str, old: &Old, counts: bool) -> Result<(), StoreError> {
     tx.execute(
-        "INSERT INTO main.litepost_split (destination, generation, lanes, ordering, counts, ended_at, newest) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        "INSERT INTO main.litepost_split (destination, generation, lanes, ordering, counts, ended_at, newest, priority) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         params![
             destination,
             old.generation,
             u32::try_from(old.lanes.len()).unwrap_or(u32::MAX),
-            old.ordering.as_str(),
+            old.split.ordering.as_str(),
             counts,
             clock::wall().0,
-            newest(tx)?.0
+            newest(tx)?.0,
+            old.split.priority.to_text(),
         ],
     )
     .doing(DOING)?;
@@ -138,7 +141,7 @@ pub(super) fn forget_applied(tx: &Transaction<'_>, destination: &str) -> Result<
 
 struct Old {
     lanes: Vec<Progress>,
-    ordering: Ordering,
+    split: Split,
     generation: i64,
     ledger: bool,
     start_after: i64,
@@ -166,13 +169,13 @@ fn read(tx: &Connection, destination: &str) -> Result<Old, StoreError> {
     let mut statement = tx
         .prepare(
             "SELECT acked, acked_above, ledger, start_after, token, delivered, dead, expired, skipped, unrouted, purged, \
-             ordering, generation FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane",
+             generation, lanes, ordering, priority FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane",
         )
         .doing(DOING)?;
     let mut rows = statement.query([destination]).doing(DOING)?;
     let mut old = Old {
         lanes: Vec::new(),
-        ordering: Ordering::Key,
+        split: 1.into(),
         generation: 0,
         ledger: false,
         start_after: i64::MAX,
@@ -187,18 +190,20 @@ fn read(tx: &Connection, destination: &str) -> Result<Old, StoreError> {
         old.ledger |= row.get::<_, bool>(2).doing(DOING)?;
         old.start_after = old.start_after.min(row.get(3).doing(DOING)?);
         old.token = old.token.max(row.get(4).doing(DOING)?);
-        old.ordering = ordering_of(row, 11)?;
-        old.generation = old.generation.max(row.get(12).doing(DOING)?);
+        old.generation = old.generation.max(row.get(11).doing(DOING)?);
+        old.split = split_of(row, 12, "litepost_cursor")?;
         for (at, total) in old.totals.iter_mut().enumerate() {
             *total += row.get::<_, i64>(5 + at).doing(DOING)?;
         }
     }
+    // As many as there are, whatever they say.
+    old.split.lanes = u32::try_from(old.lanes.len()).unwrap_or(u32::MAX);
     Ok(old)
 }
 
 /// How far each new lane is. Up to the slowest old lane everything is accounted for; between it and the fastest each
 /// event is as far as the old lane was that it belonged to. What belongs to another lane counts as passed.
-fn split(tx: &Transaction<'_>, old: &Old, to: Split, between: &mut i64) -> Result<Vec<Progress>, StoreError> {
+fn split(tx: &Transaction<'_>, old: &Old, to: &Split, between: &mut i64) -> Result<Vec<Progress>, StoreError> {
     let slowest = old.lanes.iter().map(|lane| lane.acked).min().unwrap_or(Seq::ZERO);
     let top = old.lanes.iter().map(Progress::top).max().unwrap_or(Seq::ZERO);
     let mut open: Vec<Vec<Seq>> = (0..to.lanes).map(|_| Vec::new()).collect();
@@ -211,10 +216,9 @@ fn split(tx: &Transaction<'_>, old: &Old, to: Split, between: &mut i64) -> Resul
     while let Some(row) = rows.next().doing(DOING)? {
         *between += 1;
         let event = event(row).doing(DOING)?;
-        let was = &old.lanes[index(line_hash(&event, old.ordering), old.lanes.len())];
-        if !was.accounted(event.seq) {
-            let lane = index(line_hash(&event, to.ordering), open.len());
-            open[lane].push(event.seq);
+        let accounted = old.lanes.get(place(old.split.lane_of(&event))).is_some_and(|was| was.accounted(event.seq));
+        if let Some(lane) = open.get_mut(place(to.lane_of(&event))).filter(|_| !accounted) {
+            lane.push(event.seq);
         }
     }
     Ok(open.into_iter().map(|open| behind(&open, slowest, top)).collect())
@@ -233,8 +237,8 @@ fn behind(open: &[Seq], slowest: Seq, top: Seq) -> Progress {
     Progress { acked: first.prev().max(slowest), above }
 }
 
-fn index(hash: u64, lanes: usize) -> usize {
-    usize::try_from(hash % (lanes.max(1) as u64)).unwrap_or(0)
+fn place(lane: u32) -> usize {
+    usize::try_from(lane).unwrap_or(usize::MAX)
 }
 
 /// As much of an event as decides about its line. Text that is no UTF-8 reads as the log reader reads it.
@@ -251,29 +255,54 @@ fn event(row: &rusqlite::Row<'_>) -> rusqlite::Result<Event> {
     Ok(event)
 }
 
-fn move_lines(tx: &Transaction<'_>, destination: &str, to: u32) -> Result<(), StoreError> {
-    let lines: Vec<(u32, String, String)> = tx
-        .prepare("SELECT lane, line_kind, line FROM main.litepost_blocked WHERE destination = ?1")
-        .and_then(|mut s| s.query_map([destination], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?.collect())
+/// Lines go where their events go. By other priority topics only events that stand alone are moved (see
+/// [`no_line_waits`]), by their own topic.
+fn move_lines(tx: &Transaction<'_>, destination: &str, from: &Split, to: &Split) -> Result<(), StoreError> {
+    let lines: Vec<(u32, String, String, i64)> = tx
+        .prepare("SELECT lane, line_kind, line, first_seq FROM main.litepost_blocked WHERE destination = ?1")
+        .and_then(|mut s| {
+            s.query_map([destination], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?.collect()
+        })
         .doing(DOING)?;
-    for (lane, kind, name) in lines {
+    let mut moved = Vec::new();
+    for (lane, kind, name, first) in lines {
         let bad = StoreError::BadState { table: "litepost_blocked", column: "line_kind" };
         let line = Line { kind: LineKind::parse(&kind).ok_or(bad)?, name: name.as_str().into() };
-        let new = u32::try_from(index(line.hash(), to as usize)).unwrap_or(0);
-        tx.execute(
+        let new = match (from.priority == to.priority, to.priority_lane()) {
+            (true, Some(urgent)) if from.priority_lane() == Some(lane) => urgent,
+            (true, _) | (_, None) => to.shared_lane_of(&line),
+            (false, Some(_)) => to.lane_of(&logged(tx, Seq(first))?),
+        };
+        if new != lane {
+            moved.push((lane, kind, name, new));
+        }
+    }
+    // A key may wait in two lanes, and one may move to where the other was: all leave before any arrives.
+    let mut away = tx
+        .prepare(
             "UPDATE main.litepost_blocked SET lane = ?5 WHERE destination = ?1 AND lane = ?2 AND line_kind = ?3 AND line = ?4",
-            params![destination, lane, kind, name, new],
         )
         .doing(DOING)?;
+    for (lane, kind, name, new) in &moved {
+        away.execute(params![destination, lane, kind, name, -1 - i64::from(*new)]).doing(DOING)?;
     }
+    tx.execute("UPDATE main.litepost_blocked SET lane = -1 - lane WHERE destination = ?1 AND lane < 0", [destination])
+        .doing(DOING)?;
     Ok(())
+}
+
+fn logged(tx: &Connection, seq: Seq) -> Result<Event, StoreError> {
+    tx.prepare_cached("SELECT seq, topic, key, deliver_after FROM main.litepost_outbox WHERE seq = ?1")
+        .and_then(|mut s| s.query_row([seq.0], event).optional())
+        .doing(DOING)?
+        .ok_or(StoreError::EventMissing { seq })
 }
 
 fn write(
     tx: &Transaction<'_>,
     destination: &str,
     old: &Old,
-    to: Split,
+    to: &Split,
     progress: &[Progress],
 ) -> Result<(), StoreError> {
     tx.execute("DELETE FROM main.litepost_cursor WHERE destination = ?1", [destination]).doing(DOING)?;
@@ -286,8 +315,8 @@ fn write(
         let passed = now.acked.0 - old.start_after + now.above.count();
         tx.execute(
             "INSERT INTO main.litepost_cursor (destination, lane, lanes, start_after, acked, acked_above, delivered, dead, \
-             expired, skipped, unrouted, purged, adjusted, updated_at, token, ledger, ordering, generation) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+             expired, skipped, unrouted, purged, adjusted, updated_at, token, ledger, ordering, generation, priority) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
             params![
                 destination,
                 lane,
@@ -307,6 +336,7 @@ fn write(
                 old.ledger,
                 to.ordering.as_str(),
                 old.generation + 1,
+                to.priority.to_text(),
             ],
         )
         .doing(DOING)?;

@@ -3,14 +3,14 @@
 //! Invariant: a skip only marks; the event is settled by the relay when it is next in its line, with a copy among the
 //! dead letters, so order holds and nothing is lost from sight.
 
-use litepost_core::{Event, Millis, Ordering, Seq, SeqRanges, line_hash};
+use litepost_core::{Event, Millis, Seq, SeqRanges, Split};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use serde_json::json;
 
 use super::{Operator, Scope, refused};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
-use crate::lanes::ordering_of;
+use crate::lanes::split_of;
 use crate::log::bounds;
 
 const DOING: &str = "skipping events";
@@ -99,10 +99,10 @@ fn must_be_in_log(tx: &Connection, seq: Seq) -> Result<(), StoreError> {
     Err(refused(format!("event {seq} is not in the log, {holds}"), "`litepost tail` shows what is there"))
 }
 
-/// How far the lanes of a destination are, by their number, and by which order they were made.
+/// How far the lanes of a destination are, by their number, and how events are assigned to them.
 pub(super) struct Lanes {
     marks: Vec<LaneMark>,
-    ordering: Ordering,
+    split: Split,
 }
 
 struct LaneMark {
@@ -113,8 +113,7 @@ struct LaneMark {
 impl Lanes {
     /// Whether the event's own lane has not looked at it.
     fn is_ahead_of(&self, event: &Event) -> bool {
-        let lane = line_hash(event, self.ordering) % self.marks.len().max(1) as u64;
-        let lane = usize::try_from(lane).ok().and_then(|lane| self.marks.get(lane));
+        let lane = usize::try_from(self.split.lane_of(event)).ok().and_then(|lane| self.marks.get(lane));
         lane.is_some_and(|lane| event.seq.0 > lane.acked && !lane.above.contains(event.seq))
     }
 }
@@ -122,16 +121,17 @@ impl Lanes {
 pub(super) fn lanes(tx: &Connection, destination: &str) -> Result<Lanes, StoreError> {
     let mut statement = tx
         .prepare_cached(
-            "SELECT acked, acked_above, ordering FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane",
+            "SELECT acked, acked_above, lanes, ordering, priority FROM main.litepost_cursor WHERE destination = ?1 \
+             ORDER BY lane",
         )
         .doing(DOING)?;
     let mut rows = statement.query([destination]).doing(DOING)?;
-    let mut lanes = Lanes { marks: Vec::new(), ordering: Ordering::Key };
+    let mut lanes = Lanes { marks: Vec::new(), split: 1.into() };
     while let Some(row) = rows.next().doing(DOING)? {
         let above: String = row.get(1).doing(DOING)?;
         let above =
             SeqRanges::parse(&above).ok_or(StoreError::BadState { table: "litepost_cursor", column: "acked_above" })?;
-        lanes.ordering = ordering_of(row, 2)?;
+        lanes.split = split_of(row, 2, "litepost_cursor")?;
         lanes.marks.push(LaneMark { acked: row.get(0).doing(DOING)?, above });
     }
     Ok(lanes)
@@ -151,11 +151,14 @@ pub(super) fn is_unsettled(tx: &Connection, destination: &str, lanes: &Lanes, se
         return Ok(true);
     }
     tx.prepare_cached(
-        "SELECT EXISTS (SELECT 1 FROM main.litepost_blocked WHERE destination = ?1 AND first_seq <= ?2 AND ( \
+        "SELECT EXISTS (SELECT 1 FROM main.litepost_blocked WHERE destination = ?1 AND lane = ?5 AND first_seq <= ?2 AND ( \
            (line_kind = 'key' AND line = ?3) OR (line_kind = 'topic' AND line = ?4) \
            OR (line_kind = 'event' AND line = CAST(?2 AS TEXT))))",
     )
-    .and_then(|mut s| s.query_row(params![destination, seq.0, key, topic], |row| row.get(0)))
+    .and_then(|mut s| {
+        let lane = lanes.split.lane_of(&event);
+        s.query_row(params![destination, seq.0, key, topic, lane], |row| row.get(0))
+    })
     .doing(DOING)
 }
 

@@ -82,9 +82,11 @@ CREATE TABLE litepost_cursor (
   lease_ms    INTEGER NOT NULL DEFAULT 0,
   renewed_at  INTEGER,                         -- for people; never compared with a clock
   -- Whether the destination keeps a ledger of its own; by which order its events were assigned to lanes (strict, key,
-  -- none); and which split into lanes this is: the ledger's rows are by generation and lane.
+  -- none), and which topics have the last lane for themselves ('' or a JSON array of patterns); and which split into
+  -- lanes this is: the ledger's rows are by generation and lane.
   ledger      INTEGER NOT NULL DEFAULT 0,
   ordering    TEXT NOT NULL DEFAULT 'key',
+  priority    TEXT NOT NULL DEFAULT '',
   generation  INTEGER NOT NULL DEFAULT 0,
   -- The highest position that a destination which keeps positions itself has confirmed in order: one that remembers
   -- less has lost data.
@@ -190,6 +192,7 @@ CREATE TABLE litepost_split (
   generation  INTEGER NOT NULL,
   lanes       INTEGER NOT NULL,
   ordering    TEXT NOT NULL,
+  priority    TEXT NOT NULL DEFAULT '',
   counts      INTEGER NOT NULL,                -- 1, or 0 after a rewind
   ended_at    INTEGER NOT NULL,
   newest      INTEGER NOT NULL,                -- where the log ended then

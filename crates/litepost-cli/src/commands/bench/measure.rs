@@ -144,7 +144,7 @@ impl Scratch {
         std::fs::write(&toml, text)
             .map_err(|error| Failure::user(format!("{}: {error}", toml.display()), "make room on the disk"))?;
         let config = Config::load(&toml, Purpose::Deliver)?;
-        let relay = config.relay().map_err(|error| Failure::unexpected(error.to_string(), "report it"))?;
+        let relay = config.relay();
         let began = clock::start();
         let report = runtime()?.block_on(Relay::new(relay).run_until_idle(std::future::pending()));
         let took = began.elapsed();

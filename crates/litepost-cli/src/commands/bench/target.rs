@@ -46,7 +46,7 @@ pub(crate) struct Target {
 /// The destination of this name: `app.name`.
 pub(crate) fn find(config: Option<&Path>, name: &str) -> Result<Target, Failure> {
     let config = places::config(config, Purpose::Deliver)?;
-    let relay = config.relay().map_err(|error| Failure::user(error.to_string(), "change the configuration"))?;
+    let relay = config.relay();
     let mut known = Vec::new();
     for source in relay.sources {
         for destination in &source.destinations {

@@ -75,7 +75,7 @@ fn context(destination: &Destination, files: &[OutboxFile]) -> SinkContext {
         destination: Arc::clone(&destination.name),
         origin,
         epoch,
-        lane: Lane { index: 0, count: destination.policy.lanes },
+        lane: Lane { index: 0, count: destination.policy.split().lanes },
         generation: 0,
         former: Arc::new([]),
         settled_by_all: 0,

@@ -105,7 +105,7 @@ fn load(path: &Path, any_file_system: bool) -> Result<(RelayConfig, Admin, Strin
     for warning in &config.warnings {
         tracing::warn!("{}", one_line(&config.source, warning));
     }
-    let relay = config.relay().map_err(|error| error.to_string())?;
+    let relay = config.relay();
     if relay.sources.is_empty() {
         return Err("it names no destination".to_owned());
     }

@@ -363,7 +363,7 @@ pub(super) fn former(who: &SinkContext, others: &[Vec<Value>]) -> Result<(Vec<Fo
                 marks.push(mark.clone());
             }
         }
-        lanes.push(FormerLanes::new(former.split.ordering, of_lane));
+        lanes.push(FormerLanes::new(former.split.clone(), of_lane));
     }
     Ok((lanes, marks))
 }

@@ -179,7 +179,7 @@ async fn former(
             }
         }
         if before.counts {
-            all.lanes.push(FormerLanes::new(before.split.ordering, marks));
+            all.lanes.push(FormerLanes::new(before.split.clone(), marks));
         }
     }
     Ok(all)
