@@ -71,13 +71,28 @@ pub struct Unavailable {
     pub message: String,
     /// The destination asked for this pause, milliseconds.
     pub retry_after_ms: Option<i64>,
+    /// Whether it is certain that nothing has left, as when there was no connection.
+    pub unsent: bool,
 }
 
 impl Unavailable {
     /// An unavailability without a wish for a pause.
     #[must_use]
     pub fn new(kind: UnavailableKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after_ms: None }
+        Self { kind, message: message.into(), retry_after_ms: None, unsent: false }
+    }
+
+    /// The same, when it is certain that nothing has left.
+    #[must_use]
+    pub fn unsent(self) -> Self {
+        Self { unsent: true, ..self }
+    }
+
+    /// Whether the destination may hold the event all the same: it has not said that it does not.
+    #[must_use]
+    pub fn may_have_arrived(&self) -> bool {
+        use UnavailableKind::{Denied, Fenced, Throttled};
+        !self.unsent && !matches!(self.kind, Throttled | Denied | Fenced)
     }
 }
 

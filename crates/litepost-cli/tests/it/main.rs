@@ -22,6 +22,7 @@ mod hostile_config;
 mod inbox;
 mod init;
 mod logging;
+mod many_hands;
 mod migrate;
 mod operate;
 mod readme_configs;

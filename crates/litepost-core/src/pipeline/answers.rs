@@ -33,6 +33,7 @@ impl Pipeline {
         };
         self.last_activity = now.mono;
         let outcomes = checked(outcomes, events.len());
+        events.iter().zip(&outcomes).for_each(|(event, outcome)| self.doubt.answered(event, outcome));
         let mut tally = Tally::default();
         match order {
             DeliveryOrder::InOrder => {

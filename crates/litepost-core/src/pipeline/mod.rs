@@ -18,6 +18,7 @@ mod admit;
 mod answers;
 mod blocked;
 mod breaker;
+mod doubt;
 mod plan;
 mod slots;
 mod types;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 
 use blocked::BlockedLines;
 use breaker::Breaker;
+use doubt::Doubt;
 use slots::Slot;
 pub use types::{
     Action, BlockedLine, BlockedState, Counters, DeadLetter, Decisions, Delivery, DeliveryId, DeliveryOrder, Finish,
@@ -53,8 +55,10 @@ pub struct Pipeline {
     rebuilt: bool,
     /// Whether the destination's watermark is known, or it keeps none.
     opening: Opening,
-    /// What the destination had applied at the start.
+    /// What the destination had applied when it was asked.
     applied: Applied,
+    /// What was sent and not answered for.
+    doubt: Doubt,
     reading: bool,
     /// Rows asked for, and the lines they belong to.
     fetching: Option<VecDeque<(Seq, Line)>>,
@@ -116,6 +120,7 @@ impl Pipeline {
             rebuilt: blocked.is_empty(),
             opening: if config.watermark { Opening::NotAsked } else { Opening::Done },
             applied: Applied::default(),
+            doubt: Doubt::new(state.doubt_until),
             reading: false,
             fetching: None,
             slots,
@@ -141,7 +146,8 @@ impl Pipeline {
         self.saving.take_if(|saving| saving.id == id);
     }
 
-    /// The destination is connected and says how far it is, or it is unavailable. Answers [`Action::Open`].
+    /// The destination is connected and says how far it is, or it is unavailable. Answers [`Action::Open`], which comes
+    /// once more when an event that was sent and not answered for has expired meanwhile.
     ///
     /// `applied` is what the destination remembers. It can be ahead of the outbox file, whose cursor is saved late.
     /// Events up to its watermark that stand in a line found blocked on disk may have been waiting when it passed them,
@@ -156,7 +162,9 @@ impl Pipeline {
                 self.opening = Opening::Done;
                 self.applied = applied.unwrap_or_default();
                 self.rebuild_until = self.rebuild_until.max(self.applied.newest());
-                self.rebuilt = self.blocked.is_empty();
+                // Asked once more, it knows of no line that this pipeline does not.
+                self.rebuilt = self.blocked.is_empty() || (self.rebuilt && self.doubt.asking);
+                self.doubt.resolve();
                 if !self.rebuilt && self.scanned >= self.rebuild_until {
                     self.finish_rebuild(now);
                 }
@@ -244,6 +252,7 @@ impl Pipeline {
 
     fn bury(&mut self, letter: DeadLetter, now: Now) {
         use crate::DeadReason::{Expired, Skipped};
+        let letter = self.doubt.note(letter);
         match letter.reason {
             Expired => self.count(now, |c| c.expired += 1),
             Skipped => self.count(now, |c| c.skipped += 1),

@@ -51,6 +51,10 @@ impl Pipeline {
             if let Some(delivery) = self.next_delivery(permit == Permit::Probe, now) {
                 return Action::Deliver(delivery);
             }
+            if self.doubt.asking {
+                self.opening = Opening::Asked;
+                return Action::Open;
+            }
             // Building a delivery can bury expired events; that decision wants to be saved first.
             if let Some(action) = self.save_if_due(now) {
                 return action;
@@ -123,7 +127,7 @@ impl Pipeline {
                 continue;
             }
             self.settle_untried(slot, now);
-            if !self.may_deliver() {
+            if self.doubt.asking || !self.may_deliver() {
                 return None;
             }
             let Some(order) = self.slots[slot].next_order() else {
@@ -152,6 +156,9 @@ impl Pipeline {
         while let Some(fate) =
             self.slots[slot].queue.front().and_then(|event| fate(event, InOrder, &self.decisions, &self.applied, now))
         {
+            if self.must_ask(&fate) {
+                return;
+            }
             let Some(event) = self.slots[slot].queue.pop_front() else {
                 break;
             };
@@ -172,6 +179,9 @@ impl Pipeline {
         while let Some(fate) =
             self.slots[slot].due.front().and_then(|event| fate(event, OutOfOrder, &self.decisions, &self.applied, now))
         {
+            if self.must_ask(&fate) {
+                return;
+            }
             let Some(event) = self.slots[slot].due.pop_front() else {
                 break;
             };
@@ -194,6 +204,14 @@ impl Pipeline {
                 self.recall(slot, &[line], now);
             }
         }
+    }
+
+    /// Whether the destination keeps a ledger and has to be asked first, since it may have applied the event in time. With
+    /// a watermark there is one slot, and it carries nothing now.
+    fn must_ask(&mut self, fate: &Fate) -> bool {
+        let asks = matches!(fate, Fate::Buried(letter) if self.config.watermark && self.doubt.is_about(letter));
+        self.doubt.asking |= asks;
+        asks
     }
 
     /// The next of a blocked line becomes a dead letter. A line that an operator or a dead letter holds stays held when

@@ -98,6 +98,9 @@ pub struct LaneState {
     pub blocked: BTreeMap<Line, BlockedLine>,
     /// What an operator has decided.
     pub decisions: Decisions,
+    /// A relay that ended before it could say what became of them may have delivered events up to here. Known to the
+    /// driver, not to the file.
+    pub doubt_until: Seq,
 }
 
 /// What an operator has decided about a destination; each lane heeds what concerns it.

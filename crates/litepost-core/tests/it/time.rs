@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use litepost_core::pipeline::{Action, BlockedLine, BlockedState, LaneState, Settlement};
+use litepost_core::pipeline::{Action, BlockedLine, BlockedState, DeadLetter, LaneState, Settlement};
 use litepost_core::{
     Applied, Chunk, DeadReason, Event, EventRef, Line, LineKind, Millis, Now, Outcome, Pipeline, PipelineConfig,
     Rejection, RetryPolicy, Seq, Unavailable, UnavailableKind,
@@ -19,6 +19,10 @@ struct Bench {
     now: Now,
     state: LaneState,
     dead: BTreeMap<i64, DeadReason>,
+    /// What their letters say, if anything.
+    said: BTreeMap<i64, String>,
+    /// How often the destination was asked what it remembers.
+    asked: u32,
     delivered: i64,
     /// Every attempt: when, and of which event.
     attempts: Vec<(i64, i64)>,
@@ -35,7 +39,8 @@ impl Bench {
         let state = LaneState::default();
         let dead = BTreeMap::new();
         let (attempts, applied) = (Vec::new(), Applied::default());
-        Self { log, pipeline, config, now, state, dead, delivered: 0, attempts, reading: None, applied }
+        let (said, asked) = (BTreeMap::new(), 0);
+        Self { log, pipeline, config, now, state, dead, said, asked, delivered: 0, attempts, reading: None, applied }
     }
 
     fn write(&mut self, key: &str) {
@@ -63,6 +68,8 @@ impl Bench {
             self.state.blocked.remove(&line);
         }
         self.dead.extend(settlement.dead.iter().map(|letter| (letter.seq.0, letter.reason)));
+        let said = |letter: &DeadLetter| Some((letter.seq.0, letter.error.clone()?));
+        self.said.extend(settlement.dead.iter().filter_map(said));
         self.delivered += settlement.added.delivered;
         self.pipeline.settled(settlement.id.unwrap());
     }
@@ -109,6 +116,7 @@ impl Bench {
                     self.advance(next - self.now.mono.0);
                 }
                 Action::Open => {
+                    self.asked += 1;
                     self.pipeline.opened(Ok(Some(self.applied.clone())), self.now, &mut || 0.5);
                 }
                 Action::Finished(_) => panic!("not asked for"),
@@ -270,4 +278,72 @@ fn what_a_ledger_knows_as_applied_is_delivered_and_nothing_else_is() {
     bench.restart();
     bench.run(3 * HOUR, |_, _| Outcome::Delivered);
     assert_eq!((bench.dead.clone(), bench.delivered), (BTreeMap::from([(2, DeadReason::Expired)]), 2));
+}
+
+/// An answer that was lost, and an event that expires before it can be sent again.
+#[test]
+fn what_was_sent_and_has_expired_is_never_called_undelivered_without_a_doubt() {
+    let lost = || Outcome::Unavailable(Unavailable::new(UnavailableKind::Timeout, "no answer"));
+    let refused = || Outcome::Unavailable(Unavailable::new(UnavailableKind::Connect, "refused").unsent());
+    let bench = |watermark: bool| {
+        let mut bench = Bench::new(PipelineConfig { watermark, ..PipelineConfig::default() }, Vec::new());
+        bench.write("k");
+        bench.write("l");
+        bench.log[0].expires_at = Some(Millis(1_000_000 + HOUR));
+        bench
+    };
+    // Nobody can be asked: the letter says that it may have arrived.
+    let mut broker = bench(false);
+    broker.run(2 * HOUR, |_, _| lost());
+    broker.run(3 * HOUR, |_, _| Outcome::Delivered);
+    assert_eq!((broker.dead.clone(), broker.delivered), (BTreeMap::from([(1, DeadReason::Expired)]), 1));
+    assert!(broker.said[&1].contains("may have been delivered"), "{:?}", broker.said);
+    // What never left cannot have.
+    let mut never = bench(false);
+    never.run(2 * HOUR, |_, _| refused());
+    never.run(3 * HOUR, |_, _| Outcome::Delivered);
+    assert_eq!((never.dead.len(), never.said.len()), (1, 0), "{:?}", never.said);
+    // A relay before this one may have sent it.
+    let mut killed = bench(false);
+    killed.state.doubt_until = Seq(1);
+    killed.now.wall = Millis(1_000_000 + 2 * HOUR);
+    killed.restart();
+    killed.run(3 * HOUR, |_, _| Outcome::Delivered);
+    assert!(killed.said[&1].contains("may have been delivered"), "{:?}", killed.said);
+    // A ledger is asked, once, and believed.
+    for applied in [0, 1] {
+        let mut ledger = bench(true);
+        ledger.run(HOUR / 2, |_, _| lost());
+        ledger.applied.in_order = Seq(applied);
+        ledger.run(2 * HOUR, |_, _| lost());
+        ledger.run(3 * HOUR, |_, _| Outcome::Delivered);
+        assert_eq!((ledger.dead.len(), ledger.delivered), if applied == 1 { (0, 2) } else { (1, 1) }, "{applied}");
+        assert_eq!((ledger.asked, ledger.said.len()), (2, 0), "applied up to {applied}");
+    }
+}
+
+/// The same when its line is blocked, and it leaves out of order.
+#[test]
+fn a_ledger_is_asked_about_an_expired_event_of_a_blocked_line() {
+    for applied in [false, true] {
+        let mut bench = Bench::new(PipelineConfig { watermark: true, ..PipelineConfig::default() }, Vec::new());
+        bench.write("k");
+        bench.log[0].expires_at = Some(Millis(1_000_000 + HOUR));
+        let mut times = 0;
+        bench.run(HOUR / 2, |_, _| {
+            times += 1;
+            match times {
+                1 => Outcome::Rejected(Rejection::new("x", "no")),
+                _ => Outcome::Unavailable(Unavailable::new(UnavailableKind::Timeout, "no answer")),
+            }
+        });
+        assert!(times > 1, "it was tried again");
+        if applied {
+            bench.applied.one_by_one.insert(Seq(1));
+        }
+        bench.now.wall = Millis(1_000_000 + 2 * HOUR);
+        bench.run(3 * HOUR, |_, _| Outcome::Delivered);
+        assert_eq!((bench.dead.len(), bench.delivered), if applied { (0, 1) } else { (1, 0) }, "{applied}");
+        assert!(bench.asked > 1 && bench.state.blocked.is_empty());
+    }
 }

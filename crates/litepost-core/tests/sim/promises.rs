@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use litepost_core::pipeline::{BlockedState, DeadLetter, Delivery, DeliveryOrder};
-use litepost_core::{Event, Line, Seq};
+use litepost_core::{DeadReason, Event, Line, Seq};
 
 use crate::world::World;
 
@@ -71,6 +71,11 @@ impl World {
                 waiting += 1;
             } else if delivered == 0 && !dead.contains_key(&seq) {
                 return Err(format!("event {seq} is lost: neither delivered nor a dead letter"));
+            }
+            // A ledger is asked before an event that was sent is called expired.
+            let expired = dead.get(&seq).filter(|letter| letter.reason == DeadReason::Expired);
+            if expired.is_some() && delivered > 0 && self.destination.has_ledger() {
+                return Err(format!("event {seq} was applied, and is a dead letter for having expired"));
             }
             if delivered > 1 && (self.destination.has_ledger() || !self.faults) {
                 return Err(format!("event {seq} was delivered {delivered} times"));

@@ -42,6 +42,7 @@ const INTERESTING: &[&str] = &[
     "skipped",
     "paused",
     "handed over",
+    "asked again",
 ];
 
 impl Marks {
@@ -94,6 +95,8 @@ pub(crate) struct Relay {
     pipeline: Pipeline,
     token: i64,
     opening: bool,
+    /// The destination has said what it remembers.
+    opened: bool,
     reading: Option<Seq>,
     fetching: Option<Vec<Seq>>,
     pub(crate) deliveries: Vec<Delivery>,
@@ -279,7 +282,12 @@ impl World {
             println!("{:?} {action:?}", self.now);
         }
         match action {
-            Action::Open => self.relay.opening = true,
+            Action::Open => {
+                if self.relay.opened {
+                    self.marks.hit("asked again");
+                }
+                self.relay.opening = true;
+            }
             Action::Read { after } => self.relay.reading = Some(after),
             Action::Fetch { seqs } => self.relay.fetching = Some(seqs),
             Action::Deliver(delivery) => {
@@ -352,6 +360,7 @@ impl World {
             seq <= lane.acked.0 && !line.is_some_and(|line| lane.blocked.contains_key(&line))
         };
         let applied = self.destination.open(self.relay.token, settled);
+        self.relay.opened |= applied.is_ok();
         self.relay.applied = applied.clone().ok().flatten().unwrap_or_default();
         let chance = &mut self.chance;
         self.relay.pipeline.opened(applied, self.now, &mut || chance.unit());
@@ -450,6 +459,7 @@ impl Relay {
             pipeline: Pipeline::new(config.clone(), lane.clone(), now),
             token,
             opening: false,
+            opened: false,
             reading: None,
             fetching: None,
             deliveries: Vec::new(),

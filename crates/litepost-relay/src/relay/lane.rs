@@ -62,6 +62,8 @@ impl LaneTask {
     pub(super) async fn run(self) -> LaneReport {
         let mut report = LaneReport::new(&self.destination, self.lane.index);
         let mut watch = Watch::default();
+        // Whether something may have been delivered and not settled when the lane was given up.
+        let mut doubt = false;
         loop {
             let lease = match self.take_lease(&mut watch).await {
                 Ok(lease) => lease,
@@ -70,7 +72,7 @@ impl LaneTask {
                     return report;
                 }
             };
-            let end = self.hold(&lease, &mut report).await;
+            let end = self.hold(&lease, &mut doubt, &mut report).await;
             self.beat.within(lease.lease_ms);
             match end {
                 End::Stopped(drained) => {
@@ -152,10 +154,10 @@ impl LaneTask {
         }
     }
 
-    async fn hold(&self, lease: &Lease, report: &mut LaneReport) -> End {
+    async fn hold(&self, lease: &Lease, doubt: &mut bool, report: &mut LaneReport) -> End {
         let taken = clock::mono();
         self.beat.within(lease.lease_ms);
-        let (loaded, row) = match self.writer.load(&self.destination, self.lane.index).await {
+        let (mut loaded, row) = match self.writer.load(&self.destination, self.lane.index).await {
             Ok(loaded) => loaded,
             Err(error) => return End::Failed(error),
         };
@@ -172,6 +174,7 @@ impl LaneTask {
                      bring the right one back, or go on with `litepost adopt` or `litepost fast-forward`"
                 ));
             }
+            Ok(head) if *doubt || lease.taken_over => loaded.doubt_until = head,
             Ok(_) => {}
             Err(error) => return End::Failed(error),
         }
@@ -191,6 +194,7 @@ impl LaneTask {
         let mut tenure = Tenure::new(self, lease, identity, pipeline, standing, taken);
         tracing::info!(destination = %self.destination, lane = self.lane.index, after = acked.0, "delivering");
         let end = tenure.drive().await;
+        *doubt = tenure.may_have_delivered(&end);
         tenure.close().await;
         let totals = tenure.pipeline.totals();
         report.add(totals, tenure.pipeline.blocked_lines());

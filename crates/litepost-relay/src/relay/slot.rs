@@ -90,7 +90,7 @@ pub(super) async fn deliver(
     let mut sink = match connect(connection, factory.as_ref(), &context, deadline).await {
         Ok(sink) => sink,
         Err(trouble) => {
-            return Answer { slot, connection: None, id, outcomes: all(trouble, events.len()), reached: None };
+            return Answer { slot, connection: None, id, outcomes: all(trouble.unsent(), events.len()), reached: None };
         }
     };
     let batch = Batch { order, events };

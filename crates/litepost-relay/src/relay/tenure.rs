@@ -355,6 +355,11 @@ impl<'a> Tenure<'a> {
         self.shown = state;
     }
 
+    /// Whether something may have been delivered that is not settled, now that the tenure has come to its `end`.
+    pub(super) fn may_have_delivered(&self, end: &End) -> bool {
+        !self.underway.is_empty() || matches!(end, End::Failed(_) | End::LeaseLost)
+    }
+
     pub(super) async fn close(&mut self) {
         let open = self.slots.iter_mut().flatten().map(|sink| sink.close());
         let _ = tokio::time::timeout(self.task.deadline, future::join_all(open)).await;

@@ -77,6 +77,7 @@ impl LaneStore {
             token,
             owner: Arc::from(claim.owner.as_str()),
             lease_ms: claim.lease_ms,
+            taken_over: row.owner.is_some(),
         }))
     }
 

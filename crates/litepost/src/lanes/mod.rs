@@ -133,6 +133,8 @@ pub struct Lease {
     pub owner: Arc<str>,
     /// Lease time, milliseconds: renew three times as often.
     pub lease_ms: i64,
+    /// Whether it was taken from a holder that had not given it back, and may have delivered what it could not settle.
+    pub taken_over: bool,
 }
 
 /// One row of `litepost_cursor` beside what [`litepost_core::pipeline::LaneState`] holds.

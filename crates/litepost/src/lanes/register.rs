@@ -117,7 +117,7 @@ pub fn load(connection: &Connection, destination: &str, lane: u32) -> Result<(La
         SeqRanges::parse(&above).ok_or(StoreError::BadState { table: "litepost_cursor", column: "acked_above" })?;
     let blocked = blocked(connection, destination, lane)?;
     let decisions = decisions(connection, destination)?;
-    Ok((LaneState { acked, acked_above, blocked, decisions }, row))
+    Ok((LaneState { acked, acked_above, blocked, decisions, ..LaneState::default() }, row))
 }
 
 /// More lanes than any machine has use for; a typo, not a plan.

@@ -39,7 +39,8 @@ pub(super) async fn outcome(endpoint: &Endpoint, mut response: Response) -> Outc
 }
 
 fn classify(status: StatusCode, message: String, retry_after_ms: Option<i64>) -> Outcome {
-    let unavailable = |kind| Outcome::Unavailable(Unavailable { kind, message: message.clone(), retry_after_ms });
+    let unavailable =
+        |kind| Outcome::Unavailable(Unavailable { retry_after_ms, ..Unavailable::new(kind, message.clone()) });
     let code = status.as_str();
     let rejected = |rejection| Outcome::Rejected(Rejection { retry_after_ms, ..rejection });
     match status.as_u16() {
@@ -49,9 +50,11 @@ fn classify(status: StatusCode, message: String, retry_after_ms: Option<i64>) ->
         401 | 403 | 407 => unavailable(UnavailableKind::Denied),
         // The receiver is gone and has said so. No event is at fault, and asking again soon would be rude.
         410 => Outcome::Unavailable(Unavailable {
-            kind: UnavailableKind::Denied,
-            message: format!("{message} (the endpoint is gone for good: set another url, or remove the destination)"),
             retry_after_ms: Some(retry_after_ms.unwrap_or(0).max(GONE_PAUSE_MS)),
+            ..Unavailable::new(
+                UnavailableKind::Denied,
+                format!("{message} (the endpoint is gone for good: set another url, or remove the destination)"),
+            )
         }),
         // Too large: no later attempt makes it smaller.
         413 | 431 => rejected(Rejection::never(code, message)),
@@ -94,6 +97,7 @@ async fn read(response: &mut Response, max: usize) -> Vec<u8> {
 /// No response at all.
 pub(super) fn failed(endpoint: &Endpoint, e: reqwest::Error) -> Unavailable {
     let mut kind = if e.is_timeout() { UnavailableKind::Timeout } else { UnavailableKind::Connect };
+    let unsent = e.is_connect();
     let e = e.without_url();
     let mut message = format!("{}: {e}", endpoint.shown);
     let mut cause = e.source();
@@ -108,7 +112,7 @@ pub(super) fn failed(endpoint: &Endpoint, e: reqwest::Error) -> Unavailable {
         }
         cause = inner.source();
     }
-    Unavailable::new(kind, message)
+    Unavailable { unsent, ..Unavailable::new(kind, message) }
 }
 
 /// `Retry-After` in seconds or as an HTTP date, as milliseconds from now.

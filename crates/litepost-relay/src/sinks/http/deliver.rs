@@ -90,7 +90,10 @@ impl HttpSink {
         };
         let retry_after_ms = wait.map(|wait| i64::try_from(wait.as_millis()).unwrap_or(i64::MAX));
         let message = format!("{shown}: {message}");
-        Err(Outcome::Unavailable(Unavailable { kind: UnavailableKind::Throttled, message, retry_after_ms }))
+        Err(Outcome::Unavailable(Unavailable {
+            retry_after_ms,
+            ..Unavailable::new(UnavailableKind::Throttled, message)
+        }))
     }
 
     async fn send(&self, parts: Parts, pass: Option<Pass>) -> Outcome {
