@@ -40,7 +40,10 @@ impl FormerLanes {
         if event.seq > self.newest {
             return false;
         }
-        usize::try_from(self.split.lane_of(event)).ok().and_then(|lane| self.in_order.get(lane)).is_some_and(|&mark| event.seq <= mark)
+        usize::try_from(self.split.lane_of(event))
+            .ok()
+            .and_then(|lane| self.in_order.get(lane))
+            .is_some_and(|&mark| event.seq <= mark)
     }
 }
 

@@ -67,4 +67,4 @@ mod verify;
 #[cfg(feature = "rusqlite")]
 pub mod views;
 #[cfg(feature = "rusqlite")]
-pub use verify::{LedgerProblem, Problem, Verified, verify, verify_file};
+pub use verify::{Book, LedgerProblem, Problem, Verified, verify, verify_file};

@@ -3,13 +3,14 @@
 //! Called by the operator's commands. Everything is read in one snapshot, so a healthy file never fails, however busy
 //! it is; nothing is written. Checked are SQLite's own integrity, the contiguity of the log (a gap is proof of loss),
 //! and conservation: for every lane, what its cursor has passed is delivered, dead, expired, skipped, not for it, or
-//! waiting in a blocked line. No more and no less. Receipts are compared with the log, and the guards with those of a
+//! waiting in a blocked line. No more and no less. The same by destination and topic, as far as the file knows. Receipts are compared with the log, and the guards with those of a
 //! new file.
 
 mod books;
 mod guards;
 mod problem;
 mod receipts;
+mod topics;
 
 use std::path::Path;
 
@@ -22,7 +23,7 @@ use crate::error::{Doing as _, StoreError};
 use crate::incarnation::{self, Marked};
 use crate::schema::{self, SchemaState};
 
-pub use problem::{LedgerProblem, Problem};
+pub use problem::{Book, LedgerProblem, Problem};
 
 const DOING: &str = "verifying the file";
 
@@ -109,6 +110,8 @@ fn checks(snapshot: &Transaction<'_>, problems: &mut Vec<Problem>) -> Result<Ver
     }
     let lanes = books::lanes(snapshot, oldest, newest, problems)?;
     books::dead_letters(snapshot, problems)?;
+    let whole = oldest.zip(newest).filter(|(oldest, newest)| newest - oldest + 1 == events);
+    topics::check(snapshot, whole, problems)?;
     books::strays(snapshot, problems)?;
     books::lines(snapshot, problems)?;
     let receipts = receipts::check(snapshot, oldest.unwrap_or(1), newest.unwrap_or(0), problems)?;
@@ -264,10 +267,13 @@ mod tests {
     fn books_that_do_not_balance_are_named() {
         let (_folder, connection) = file();
         connection.execute_batch("UPDATE litepost_cursor SET delivered = delivered - 1").unwrap();
-        assert_eq!(problems(&connection), ["shop.audit lane 0: the cursor has passed 8 events, 7 are accounted for"]);
+        let topics = "shop.audit: its lanes count 6 delivered events, its topics together 7";
+        let passed = "shop.audit lane 0: the cursor has passed 8 events, 7 are accounted for";
+        assert_eq!(problems(&connection), [passed, topics]);
         connection.execute_batch("UPDATE litepost_cursor SET delivered = delivered + 1").unwrap();
         connection.execute_batch("DELETE FROM litepost_dead").unwrap();
-        assert_eq!(problems(&connection), ["shop.audit: 1 dead letters were counted, 0 are there"]);
+        let letters = ["shop.audit: 1 dead letters", "shop.audit, topic \"orders\": 1 dead letters"];
+        assert_eq!(problems(&connection), letters.map(|whose| format!("{whose} were counted, 0 are there")));
         connection.execute_batch("UPDATE litepost_cursor SET acked_above = '9-5'").unwrap();
         assert_eq!(
             problems(&connection)[0],

@@ -51,10 +51,12 @@ _OBJECTS = (
     "litepost_outbox_update",
     "litepost_outbox_version",
     "litepost_pause",
+    "litepost_pruned",
     "litepost_receipt",
     "litepost_schema",
     "litepost_skip",
     "litepost_split",
+    "litepost_tally",
     "litepost_wanted",
 )
 

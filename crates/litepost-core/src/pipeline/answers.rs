@@ -83,7 +83,7 @@ impl Pipeline {
                     tally.progress = true;
                     self.leave_queue(&event);
                     self.account(event.seq);
-                    self.count(now, |c| c.delivered += 1);
+                    self.count_delivered(&event, now);
                 }
                 Outcome::Rejected(rejection) => {
                     tally.progress = true;
@@ -176,7 +176,7 @@ impl Pipeline {
             match outcome {
                 Outcome::Delivered if front => {
                     tally.progress = true;
-                    self.count(now, |c| c.delivered += 1);
+                    self.count_delivered(&event, now);
                     self.leave_line(&line, event.seq, now);
                 }
                 Outcome::Rejected(rejection) => {

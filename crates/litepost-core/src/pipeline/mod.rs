@@ -38,7 +38,7 @@ pub use types::{
 };
 use unsaved::Unsaved;
 
-use crate::{Applied, EventRef, Line, Millis, Now, Seq, SeqRanges, Unavailable, UnavailableKind};
+use crate::{Applied, Event, EventRef, Line, Millis, Now, Seq, SeqRanges, Unavailable, UnavailableKind};
 
 /// One lane of one destination. See the module's page for how it is driven.
 #[derive(Debug)]
@@ -248,6 +248,11 @@ impl Pipeline {
     fn count(&mut self, now: Now, add: impl Fn(&mut Counters)) {
         add(&mut self.totals);
         self.unsaved.count(now.mono, add);
+    }
+
+    fn count_delivered(&mut self, event: &Event, now: Now) {
+        self.count(now, |c| c.delivered += 1);
+        self.unsaved.delivered(&event.topic);
     }
 
     fn bury(&mut self, letter: DeadLetter, now: Now) {

@@ -264,6 +264,8 @@ pub struct Settlement {
     pub acked_above: SeqRanges,
     /// What is added to the lane's counters.
     pub added: Counters,
+    /// The same by topic, of what was delivered; each topic once.
+    pub delivered: Vec<(Arc<str>, i64)>,
     /// Blocked lines to write.
     pub blocked: Vec<(Line, BlockedLine)>,
     /// Blocked lines to remove.

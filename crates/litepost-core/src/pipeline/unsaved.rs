@@ -3,7 +3,8 @@
 //! Invariant: nothing leaves this buffer except as a whole, so cursor, counters, blocked lines and dead letters
 //! always change in one transaction.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::types::{BlockedLine, Counters, DeadLetter, Settlement};
 use crate::{Line, Millis};
@@ -11,6 +12,9 @@ use crate::{Line, Millis};
 #[derive(Debug, Default)]
 pub(super) struct Unsaved {
     added: Counters,
+    delivered: HashMap<Arc<str>, i64>,
+    /// The topic of the last event, not in `delivered` yet: batches repeat topics.
+    last: Option<(Arc<str>, i64)>,
     lines: BTreeMap<Line, Option<BlockedLine>>,
     dead: Vec<DeadLetter>,
     durable: bool,
@@ -42,6 +46,18 @@ impl Unsaved {
         add(&mut self.added);
         self.events += self.added.total() - before;
         self.touch(now);
+    }
+
+    /// An event of `topic` was delivered; it is among the counters, too.
+    pub(super) fn delivered(&mut self, topic: &Arc<str>) {
+        match &mut self.last {
+            Some((last, count)) if Arc::ptr_eq(last, topic) => *count += 1,
+            last => {
+                if let Some((before, count)) = last.replace((Arc::clone(topic), 1)) {
+                    *self.delivered.entry(before).or_default() += count;
+                }
+            }
+        }
     }
 
     /// The cursor has moved past an event that waits in a blocked line.
@@ -78,9 +94,17 @@ impl Unsaved {
 
     /// Takes everything out; the caller adds cursor and id.
     pub(super) fn take(&mut self) -> Settlement {
-        let taken = std::mem::take(self);
-        let mut settlement =
-            Settlement { added: taken.added, dead: taken.dead, durable: taken.durable, ..Settlement::default() };
+        let mut taken = std::mem::take(self);
+        if let Some((topic, count)) = taken.last {
+            *taken.delivered.entry(topic).or_default() += count;
+        }
+        let mut settlement = Settlement {
+            added: taken.added,
+            delivered: taken.delivered.into_iter().collect(),
+            dead: taken.dead,
+            durable: taken.durable,
+            ..Settlement::default()
+        };
         for (line, row) in taken.lines {
             match row {
                 Some(row) => settlement.blocked.push((line, row)),

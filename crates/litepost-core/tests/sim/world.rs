@@ -417,6 +417,8 @@ impl World {
         };
         let mut disk = self.disk().clone();
         disk.apply(&settlement);
+        let by_topic: i64 = settlement.delivered.iter().map(|(_, count)| count).sum();
+        assert_eq!(by_topic, settlement.added.delivered, "what is delivered by topic is what is delivered");
         self.note(&settlement);
         self.commits.push(disk);
         if settlement.durable {

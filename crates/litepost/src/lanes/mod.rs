@@ -10,6 +10,7 @@ mod prune;
 mod receipts;
 mod register;
 mod settle;
+pub(crate) mod tally;
 mod vacuum;
 
 use std::collections::HashMap;

@@ -7,7 +7,7 @@
 use litepost_core::Millis;
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
-use super::LaneStore;
+use super::{LaneStore, tally};
 use crate::connection::set_patience;
 use crate::error::{Doing as _, StoreError};
 use crate::failpoint::{self, Point};
@@ -70,6 +70,7 @@ impl LaneStore {
         if last < first {
             return Ok(0);
         }
+        tally::pruned(&tx, last)?;
         let deleted = tx
             .prepare_cached("DELETE FROM main.litepost_outbox WHERE seq <= ?1")
             .and_then(|mut s| s.execute([last]))

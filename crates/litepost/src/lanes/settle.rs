@@ -8,7 +8,7 @@ use litepost_core::pipeline::{BlockedLine, DeadLetter, Settlement};
 use litepost_core::{DeadReason, Line, Millis, Seq};
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
-use super::{LaneStore, Lease};
+use super::{LaneStore, Lease, tally};
 use crate::error::{Doing as _, StoreError};
 use crate::failpoint::{self, Point};
 
@@ -100,7 +100,14 @@ fn settle_one(
     }
     for letter in &settlement.dead {
         bury(tx, lease, letter, now)?;
+        tally::buried(tx, &lease.destination, letter.seq.0)?;
     }
+    let mut of_no_topic = settlement.added.delivered;
+    for (topic, count) in &settlement.delivered {
+        tally::delivered(tx, &lease.destination, topic, *count)?;
+        of_no_topic -= count;
+    }
+    tally::delivered(tx, &lease.destination, "", of_no_topic)?;
     Ok(Settled::Committed)
 }
 

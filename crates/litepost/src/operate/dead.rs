@@ -16,7 +16,7 @@ use super::{Operator, refused};
 use crate::clock;
 use crate::dead::{self, DeadFilter, DeadSummary};
 use crate::error::{Doing as _, StoreError};
-use crate::lanes;
+use crate::lanes::{self, tally};
 
 const DOING: &str = "working on the dead letters";
 
@@ -154,6 +154,7 @@ impl Operator {
             let letters = dead::list(tx, &filter)?;
             let mut purged: BTreeMap<&str, i64> = BTreeMap::new();
             for letter in &letters {
+                tally::letter(tx, letter.dead_id, 0, 1)?;
                 let changed = tx
                     .prepare_cached("DELETE FROM main.litepost_dead WHERE dead_id = ?1")
                     .and_then(|mut s| s.execute([letter.dead_id]))
@@ -323,6 +324,7 @@ fn put_back(
     }
     for letter in letters {
         mark_replayed(tx, letter.dead_id, letter.seq.0)?;
+        tally::letter(tx, letter.dead_id, -1, -1)?;
         let column = match letter.reason.as_str() {
             "expired" => "expired",
             "skipped" => "skipped",

@@ -3,6 +3,7 @@
 //! Invariants: a deed raises every fencing token, so that whoever delivered before stops; it is never guessed which way is
 //! meant. A running relay hands its lanes over first; from a copy nobody delivers, so that nobody is waited for.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use litepost_core::{Seq, SeqRanges};
@@ -14,6 +15,7 @@ use super::{Operator, forget_lines};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
 use crate::incarnation::{Marked, mark_of, marked};
+use crate::lanes::tally;
 use crate::log::{bounds, meta};
 
 const DOING: &str = "making the file a new incarnation";
@@ -83,6 +85,8 @@ impl Operator {
             let mark = mark_of(&path);
             let head = bounds(tx)?.0.unwrap_or(0);
             let done = Incarnated { lanes: deed(tx, head)?, epoch: next_epoch(tx, head, mark)? };
+            let moved: BTreeSet<&str> = done.lanes.iter().map(|lane| lane.destination.as_str()).collect();
+            moved.into_iter().try_for_each(|destination| tally::set_anew(tx, destination))?;
             let detail = json!({ "epoch": done.epoch, "head": head, "lanes": done.lanes });
             Ok::<(Incarnated, Json), StoreError>((done, detail))
         };

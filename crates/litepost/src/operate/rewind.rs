@@ -13,6 +13,7 @@ use serde_json::json;
 use super::lanes::{forget_applied, waiting};
 use super::{Operator, refused};
 use crate::error::{Doing as _, StoreError};
+use crate::lanes::tally;
 
 const DOING: &str = "rewinding";
 
@@ -82,6 +83,7 @@ impl Operator {
                 }
             }
             forget_applied(tx, destination)?;
+            tally::again(tx, destination, first.0, from.0)?;
             let answer = Rewound { first, from, events: (from.0 - last_settled.0).max(0), reapplied: ledger };
             Ok((answer, json!(answer)))
         })

@@ -39,7 +39,7 @@ pub struct Migrated {
 }
 
 /// Every object of the current schema but the indexes SQLite makes by itself.
-const OBJECTS: [&str; 20] = [
+const OBJECTS: [&str; 22] = [
     "litepost_audit",
     "litepost_blocked",
     "litepost_blocked_by_first",
@@ -55,10 +55,12 @@ const OBJECTS: [&str; 20] = [
     "litepost_outbox_update",
     "litepost_outbox_version",
     "litepost_pause",
+    "litepost_pruned",
     "litepost_receipt",
     "litepost_schema",
     "litepost_skip",
     "litepost_split",
+    "litepost_tally",
     "litepost_wanted",
 ];
 

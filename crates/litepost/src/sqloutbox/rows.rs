@@ -12,6 +12,7 @@ use super::{DOING, Route, Step, payload};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
 use crate::ids;
+use crate::lanes::tally;
 
 /// Whether the namespace has anything that [`Mover::run`] would move.
 pub(super) fn anything(
@@ -229,6 +230,7 @@ impl<'a> Mover<'a> {
             .and_then(|mut s| s.execute(params![namespace, seq, destination, now.0, ids::event_id(now), kind, body]))
             .doing(DOING)?;
         one_each(written, 1)?;
+        tally::letter(self.tx, self.tx.last_insert_rowid(), 0, -1)?;
         // The books balance: this letter is there, and no event of the log became it.
         let counted = self.tx.prepare_cached(
             "UPDATE main.litepost_cursor SET purged = purged - 1 WHERE destination = ?1 \

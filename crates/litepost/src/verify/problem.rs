@@ -66,6 +66,39 @@ pub enum Problem {
         /// In `litepost_dead`.
         found: i64,
     },
+    /// The topics of a destination together do not have what its lanes have.
+    TopicsDiffer {
+        /// The destination.
+        destination: String,
+        /// In which book.
+        book: Book,
+        /// By the lanes.
+        lanes: i64,
+        /// By the topics.
+        topics: i64,
+    },
+    /// There are fewer or more dead letters of a topic than were counted.
+    TopicLettersDiffer {
+        /// The destination.
+        destination: String,
+        /// The topic.
+        topic: String,
+        /// By the books.
+        counted: i64,
+        /// In `litepost_dead`.
+        found: i64,
+    },
+    /// More of a topic is delivered or a dead letter than was ever appended.
+    TopicOverdrawn {
+        /// The destination.
+        destination: String,
+        /// The topic.
+        topic: String,
+        /// Delivered and dead letters.
+        settled: i64,
+        /// Appended, and looked at again after a rewind.
+        appended: i64,
+    },
     /// What a receipt says the log held is not what it holds.
     ReceiptDiffers {
         /// The destination.
@@ -155,6 +188,16 @@ impl fmt::Display for Problem {
             Self::DeadLettersDiffer { destination, counted, found } => {
                 write!(f, "{destination}: {counted} dead letters were counted, {found} are there")
             }
+            Self::TopicsDiffer { destination, book, lanes, topics } => {
+                write!(f, "{destination}: its lanes count {lanes} {book}, its topics together {topics}")
+            }
+            Self::TopicLettersDiffer { destination, topic, counted, found } => {
+                write!(f, "{destination}, topic {topic:?}: {counted} dead letters were counted, {found} are there")
+            }
+            Self::TopicOverdrawn { destination, topic, settled, appended } => write!(
+                f,
+                "{destination}, topic {topic:?}: {settled} events are delivered or dead letters, {appended} were appended"
+            ),
             Self::ReceiptDiffers { destination, lane, first, last } => write!(
                 f,
                 "{destination} lane {lane}: events {first} to {last} are not what they were when they were delivered"
@@ -195,7 +238,12 @@ impl Problem {
                 "bring the right file back; or go on with this one: `litepost adopt` makes it a new incarnation that is \
                  delivered from its cursors on, `litepost fast-forward` takes what it holds for delivered"
             }
-            Self::NotConserved { .. } | Self::DeadLettersDiffer { .. } | Self::LineDiffers { .. } => {
+            Self::NotConserved { .. }
+            | Self::DeadLettersDiffer { .. }
+            | Self::LineDiffers { .. }
+            | Self::TopicsDiffer { .. }
+            | Self::TopicLettersDiffer { .. }
+            | Self::TopicOverdrawn { .. } => {
                 "litepost's state tables were changed by hand: restore a backup, or compare the destination with the log"
             }
             Self::ReceiptDiffers { .. } => {
@@ -209,6 +257,29 @@ impl Problem {
             Self::Ledger { found, .. } => found.hint(),
             Self::Unreadable { .. } => "litepost's state tables are written by litepost only: restore a backup",
         }
+    }
+}
+
+/// One of the numbers that lanes and topics both count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Book {
+    /// Delivered events.
+    Delivered,
+    /// Dead letters, expired and skipped ones included.
+    DeadLetters,
+    /// Dead letters that were purged.
+    Purged,
+}
+
+impl fmt::Display for Book {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Delivered => "delivered events",
+            Self::DeadLetters => "dead letters",
+            Self::Purged => "purged letters",
+        })
     }
 }
 

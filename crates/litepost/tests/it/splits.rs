@@ -83,7 +83,8 @@ impl Desk<'_> {
                     row.waiting += 1;
                     self.done.insert(event.seq);
                 } else if event.deliver_after.is_some() || self.below(24) == 0 {
-                    let state = if event.deliver_after.is_some() { BlockedState::Scheduled } else { BlockedState::Held };
+                    let state =
+                        if event.deliver_after.is_some() { BlockedState::Scheduled } else { BlockedState::Held };
                     lines.insert(line, waits(event.seq, state));
                     self.done.insert(event.seq);
                 } else if self.below(3) > 0 {

@@ -48,6 +48,7 @@ fn used() -> File {
     let settlement = Settlement {
         acked: Seq(1_500),
         added: Counters { delivered: 1_489, dead: 1, ..Counters::default() },
+        delivered: vec![("orders".into(), 1_489)],
         blocked: vec![(Line { kind: LineKind::Key, name: "k3".into() }, waits)],
         dead: vec![letter],
         ..Settlement::default()
@@ -140,28 +141,69 @@ fn a_cursor_that_was_moved_and_counters_that_were_changed_are_named() {
     );
     assert_eq!(
         told("UPDATE litepost_cursor SET acked = 2001, delivered = delivered + 501"),
-        ["shop.audit lane 0 has settled event 2001, but the log ends at 2000: was the file restored?"]
+        [
+            "shop.audit lane 0 has settled event 2001, but the log ends at 2000: was the file restored?",
+            "shop.audit: its lanes count 1990 delivered events, its topics together 1489",
+        ]
     );
     assert_eq!(
         told("UPDATE litepost_cursor SET skipped = 1"),
         [
             "shop.audit lane 0: the cursor has passed 1500 events, 1501 are accounted for",
             "shop.audit: 2 dead letters were counted, 1 are there",
+            "shop.audit: its lanes count 2 dead letters, its topics together 1",
         ]
     );
-    assert_eq!(told("DELETE FROM litepost_dead"), ["shop.audit: 1 dead letters were counted, 0 are there"]);
+    assert_eq!(
+        told("DELETE FROM litepost_dead"),
+        [
+            "shop.audit: 1 dead letters were counted, 0 are there",
+            "shop.audit, topic \"orders\": 1 dead letters were counted, 0 are there",
+        ]
+    );
     assert_eq!(
         told("UPDATE litepost_dead SET seq = 8"),
         ["dead letter 1 was event 8, but another event stands there now"]
     );
     assert_eq!(
         told("UPDATE litepost_blocked SET waiting = 11; UPDATE litepost_cursor SET delivered = delivered - 1"),
-        ["shop.audit lane 0: 11 events are said to wait in key \"k3\", the log holds 10 of it"]
+        [
+            "shop.audit: its lanes count 1488 delivered events, its topics together 1489",
+            "shop.audit lane 0: 11 events are said to wait in key \"k3\", the log holds 10 of it",
+        ]
     );
     assert_eq!(
         told("DELETE FROM litepost_blocked"),
         ["shop.audit lane 0: the cursor has passed 1500 events, 1490 are accounted for"]
     );
+}
+
+#[test]
+fn what_a_topic_adds_up_to_is_kept() {
+    let lanes = "shop.audit: its lanes count";
+    assert_eq!(
+        told("UPDATE litepost_tally SET delivered = delivered - 1"),
+        [format!("{lanes} 1489 delivered events, its topics together 1488")]
+    );
+    assert_eq!(
+        told("DELETE FROM litepost_tally"),
+        [
+            format!("{lanes} 1489 delivered events, its topics together 0"),
+            format!("{lanes} 1 dead letters, its topics together 0"),
+            "shop.audit, topic \"orders\": 0 dead letters were counted, 1 are there".into(),
+        ]
+    );
+    let letters = |topic: &str, counted: i64, found: i64| {
+        format!("shop.audit, topic {topic:?}: {counted} dead letters were counted, {found} are there")
+    };
+    assert_eq!(told("UPDATE litepost_dead SET topic = 'bills'"), [letters("bills", 0, 1), letters("orders", 1, 0)]);
+    // From one topic to another: the sums are right, and there were never so many.
+    let moved = "UPDATE litepost_tally SET delivered = 1480 WHERE topic = 'orders'; \
+                 INSERT INTO litepost_tally (destination, topic, delivered) VALUES ('shop.audit', 'bills', 9)";
+    let never = "shop.audit, topic \"bills\": 9 events are delivered or dead letters, 0 were appended";
+    assert_eq!(told(moved), [never]);
+    let pruned = format!("{moved}; INSERT INTO litepost_pruned VALUES ('bills', 9)");
+    assert_eq!(told(&pruned), [""; 0], "as many as that would have been pruned: the log is not from its beginning");
 }
 
 #[test]

@@ -163,6 +163,25 @@ CREATE TABLE litepost_receipt (
   PRIMARY KEY (destination, lane, first_seq)
 ) STRICT, WITHOUT ROWID;
 
+-- The same books by topic: what was delivered and what became a dead letter of each (dead, expired and skipped
+-- together), what of that is purged, and how much of the log was looked at again after a rewind. The empty topic stands for
+-- what an operator has taken for delivered as a whole.
+CREATE TABLE litepost_tally (
+  destination TEXT NOT NULL,
+  topic       TEXT NOT NULL,
+  delivered   INTEGER NOT NULL DEFAULT 0,
+  buried      INTEGER NOT NULL DEFAULT 0,
+  purged      INTEGER NOT NULL DEFAULT 0,
+  again       INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (destination, topic)
+) STRICT, WITHOUT ROWID;
+
+-- How many events of each topic have left the log by pruning.
+CREATE TABLE litepost_pruned (
+  topic  TEXT PRIMARY KEY,
+  events INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Who did what to delivery, and why.
 CREATE TABLE litepost_audit (
   audit_id    INTEGER PRIMARY KEY,
