@@ -193,7 +193,7 @@ CREATE TABLE litepost_audit (
   detail      TEXT NOT NULL                    -- JSON
 ) STRICT;
 
--- Lanes an operator asks for: a relay that sees its lane here settles what is in flight and gives the lane back, and
+-- Lanes an operator asks for, or a relay that has fewer than another (then `nonce` is its owner): a relay that sees its lane here settles what is in flight and gives the lane back, and
 -- takes it up again when the row is gone. A row is dead when an observer has seen it for `patience_ms` of its own clock.
 CREATE TABLE litepost_wanted (
   destination TEXT NOT NULL,

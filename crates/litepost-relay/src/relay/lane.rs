@@ -81,7 +81,7 @@ impl LaneTask {
                     return report;
                 }
                 End::Wanted => {
-                    tracing::info!(destination = %self.destination, lane = self.lane.index, "an operator asks for the lane");
+                    tracing::info!(destination = %self.destination, lane = self.lane.index, "an operator asks for the lane, or a relay that has fewer");
                     let _ = self.writer.release(lease).await;
                     continue;
                 }
@@ -117,7 +117,7 @@ impl LaneTask {
         let mut told = false;
         loop {
             self.beat.within(self.claim.lease_ms);
-            let asked = watch.ask(&self.writer, &self.destination, self.lane.index, &self.claim).await;
+            let asked = watch.ask(&self.writer, &self.destination, self.lane.index, &self.claim, !self.until_idle).await;
             let pause = match asked {
                 Ok(Asked::Granted(lease)) => return Ok(lease),
                 Ok(Asked::Held { by, for_at_least, look_after }) => {

@@ -13,7 +13,7 @@ use crate::clock;
 
 /// How often a standby looks: a lane that is given back is taken up this soon.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// The same while an operator works on the lane, which takes a moment.
+/// The same while an operator works on the lane, or its holder is about to give it to us: that takes a moment.
 pub(super) const WISH_EVERY: Duration = Duration::from_millis(10);
 
 /// What a standby has seen of a holder's pulse.
@@ -21,7 +21,7 @@ pub(super) const WISH_EVERY: Duration = Duration::from_millis(10);
 pub(super) struct Watch {
     seen: Option<(Beat, Instant)>,
     first_seen: Option<Instant>,
-    /// An operator's wish, and since when it has been seen.
+    /// Somebody's wish, and since when it has been seen.
     wish: Option<(Wish, Instant)>,
 }
 
@@ -31,7 +31,7 @@ pub(super) enum Asked {
     Granted(Lease),
     /// It is held by this process; look again after a while.
     Held { by: String, for_at_least: Duration, look_after: Duration },
-    /// An operator works on it.
+    /// An operator works on it, or it goes to another relay.
     Wanted,
     /// An operator has paused the destination.
     Paused,
@@ -43,13 +43,14 @@ impl Watch {
         self.first_seen.map_or(Duration::ZERO, |first| clock::instant().duration_since(first))
     }
 
-    /// Asks for the lane once.
+    /// Asks for the lane once; with `share`, asks a living holder for it that has more lanes than we have.
     pub(super) async fn ask(
         &mut self,
         writer: &WriterHandle,
         destination: &str,
         lane: u32,
         claim: &LeaseClaim,
+        share: bool,
     ) -> Result<Asked, WriteError> {
         let now = clock::instant();
         let dead = self.seen.as_ref().filter(|(beat, since)| is_dead(beat, now.duration_since(*since)));
@@ -76,16 +77,19 @@ impl Watch {
         let by = beat.holder.clone().unwrap_or_else(|| beat.owner.clone());
         let gone = is_dead(&beat, now.duration_since(since));
         self.seen = Some((beat, since));
-        Ok(Asked::Held {
-            by,
-            for_at_least: now.duration_since(since),
-            look_after: if gone { Duration::ZERO } else { LOOK_EVERY },
-        })
+        let look_after = if gone {
+            Duration::ZERO
+        } else if share && writer.ask_for_share(destination, lane, claim.clone()).await? {
+            WISH_EVERY
+        } else {
+            LOOK_EVERY
+        };
+        Ok(Asked::Held { by, for_at_least: now.duration_since(since), look_after })
     }
 }
 
 impl Watch {
-    /// Whether the operator is gone, or has asked for longer than it said it would.
+    /// Whether whoever asks is gone, or has asked for longer than it said it would.
     fn has_lapsed(&mut self, wish: &Wish, now: Instant) -> bool {
         let since = match &self.wish {
             Some((seen, since)) if seen == wish => *since,

@@ -62,6 +62,7 @@ enum Message {
     Renew { lease: Lease, reply: Reply<bool> },
     Release { lease: Lease, reply: Reply<bool> },
     Lapse { wish: Wish, reply: Reply<bool> },
+    Share { destination: String, lane: u32, claim: LeaseClaim, reply: Reply<bool> },
     Health { lease: Lease, state: &'static str, error: Option<String> },
     Bridge { reply: Reply<Option<Step>> },
     Stop,
@@ -115,6 +116,17 @@ impl WriterHandle {
 
     pub(super) async fn lapse(&self, wish: Wish) -> Result<bool, WriteError> {
         self.ask(|reply| Message::Lapse { wish, reply }).await
+    }
+
+    /// Asks the relay that has most lanes for this one, if it is its turn to be given away. True when it is asked for.
+    pub(super) async fn ask_for_share(
+        &self,
+        destination: &str,
+        lane: u32,
+        claim: LeaseClaim,
+    ) -> Result<bool, WriteError> {
+        let destination = destination.to_owned();
+        self.ask(|reply| Message::Share { destination, lane, claim, reply }).await
     }
 
     /// Shows the destination's state in the file. Nobody waits for it.
@@ -324,6 +336,9 @@ impl Worker {
             Message::Renew { lease, reply } => respond(reply, store.renew(&lease)),
             Message::Release { lease, reply } => respond(reply, store.release(&lease)),
             Message::Lapse { wish, reply } => respond(reply, store.lapse(&wish)),
+            Message::Share { destination, lane, claim, reply } => {
+                respond(reply, store.ask_for_share(&destination, lane, &claim));
+            }
             Message::Health { lease, state, error } => {
                 if let Err(error) = store.set_health(&lease, state, error.as_deref(), clock::wall()) {
                     tracing::debug!(error = %explain(&error), "cannot show the destination's state");

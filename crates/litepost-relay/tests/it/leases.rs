@@ -5,6 +5,7 @@ use std::time::Duration;
 use litepost_relay::relay::Drained;
 
 use crate::desk::{Desk, only};
+use crate::lanes::{Sqlite, Target as _};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_takes_over_when_the_holder_stops_and_when_it_dies() {
@@ -69,5 +70,50 @@ async fn statements_are_applied_exactly_once_whatever_relays_are_dropped() {
     desk.drain_everything().await;
     assert!(dropped > 1, "the relay was faster than the test");
     assert_eq!(desk.stock(), (0..ROWS).map(|n| (n, 2)).collect::<Vec<_>>());
+    desk.verify();
+}
+
+/// Relays come and go under load: each has as many lanes as the others, give or take one, and nothing is lost, doubled or
+/// reordered when a lane passes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn lanes_are_shared_fairly_as_relays_come_and_go() {
+    let mut desk = Desk::new();
+    let target = Sqlite::new(&desk);
+    let text = format!(
+        "[app.shop]\ndatabase = 'shop.db'\nretain = '1h'\n[app.shop.db.copy]\ntables = ['stock']\nbatch_size = 3\nlanes = 5\n{}\n",
+        target.config()
+    );
+    std::fs::write(desk.path("litepost.toml"), text).unwrap();
+    let shares = |desk: &Desk| {
+        desk.text(
+            "SELECT coalesce(group_concat(n, ' '), '') FROM (SELECT count(*) AS n FROM litepost_cursor \
+             WHERE owner IS NOT NULL GROUP BY owner ORDER BY n)",
+        )
+    };
+    let mut written = 0;
+    let mut relays = Vec::new();
+    // More come, then they go.
+    for (step, fair) in ["5", "2 3", "1 2 2", "2 3", "5"].into_iter().enumerate() {
+        for _ in 0..60 {
+            written += 1;
+            desk.statement(&(written % 11).to_string(), "INSERT INTO stock (n) VALUES (?)", &[written]);
+        }
+        if step < 3 {
+            relays.push(desk.start());
+        } else {
+            relays.remove(0).stop().await;
+        }
+        desk.until(&format!("the shares are {fair}"), |d| shares(d) == fair).await;
+    }
+    desk.until("all is settled", |d| d.number("SELECT min(acked) FROM litepost_cursor") == written).await;
+    relays.remove(0).stop().await;
+    let got = target.rows();
+    let mut sorted = got.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (1..=written).collect::<Vec<_>>(), "lost or doubled");
+    for key in 0..11 {
+        assert!(got.iter().filter(|n| *n % 11 == key).is_sorted(), "key {key}");
+    }
+    assert_eq!(desk.number("SELECT count(*) FROM litepost_wanted"), 0, "nobody wishes for anything");
     desk.verify();
 }

@@ -7,13 +7,16 @@
 //!    +------------------------------ release ---------------------------+
 //! ```
 //!
+//! A relay that comes later is given a share: see [`LaneStore::ask_for_share`].
+//!
 //! No clock is ever written to be compared: an observer watches `(token, beat)` on its own monotonic clock, so a clock
 //! that is set changes nothing. A holder that was only slow finds its token gone at its next write and stops; until
 //! then two processes may believe they hold the lane, and the token decides.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, TransactionBehavior, params};
 
 use super::register::{must_be, split_of};
 use super::{Acquire, Beat, LaneStore, Lease, LeaseClaim, Split, Wish};
@@ -46,12 +49,13 @@ impl LaneStore {
         let doing = "acquiring a lease";
         let known = self.registered.get(destination);
         // A standby asks many times and gets nothing: it must not take the write lock for that.
-        if let Some(refusal) = refusal(&self.connection, destination, lane, known, observed)? {
+        let asks = Asks { owner: &claim.owner, known, observed };
+        if let Some(refusal) = refusal(&self.connection, destination, lane, &asks)? {
             return Ok(refusal);
         }
         let now = clock::wall();
-        let tx = self.write(doing)?;
-        if let Some(refusal) = refusal(&tx, destination, lane, known, observed)? {
+        let tx = self.connection.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)?;
+        if let Some(refusal) = refusal(&tx, destination, lane, &asks)? {
             return Ok(refusal);
         }
         let row = read(&tx, destination, lane)?;
@@ -68,6 +72,10 @@ impl LaneStore {
         if changed != 1 {
             return Err(StoreError::UnknownLane { destination: destination.into(), lane });
         }
+        // What we may have asked for is ours now.
+        tx.prepare_cached("DELETE FROM main.litepost_wanted WHERE destination = ?1 AND lane = ?2 AND nonce = ?3")
+            .and_then(|mut s| s.execute(params![destination, lane, claim.owner]))
+            .doing(doing)?;
         failpoint::pass(Point::AcquireBeforeCommit, doing)?;
         tx.commit().doing(doing)?;
         failpoint::hit(Point::AcquireAfterCommit);
@@ -81,7 +89,34 @@ impl LaneStore {
         }))
     }
 
-    /// Forgets an operator's wish that has outlasted its patience, or whose process is gone. False when it was gone.
+    /// Asks the relay that has most lanes of a destination for `lane`, when it is its turn to be given away so that all
+    /// have as many, give or take one. The holder settles what is in flight and gives it back; [`LaneStore::acquire`]
+    /// takes it then. True when the lane is asked for by us.
+    pub fn ask_for_share(&mut self, destination: &str, lane: u32, claim: &LeaseClaim) -> Result<bool, StoreError> {
+        let doing = "asking for a share of the lanes";
+        if let Some(asked) = asked_for(&self.connection, destination, lane, &claim.owner)? {
+            return Ok(asked);
+        }
+        if !is_due(&owners(&self.connection, destination)?, &claim.owner, lane) {
+            return Ok(false);
+        }
+        let tx = self.write(doing)?;
+        if let Some(asked) = asked_for(&tx, destination, lane, &claim.owner)? {
+            return Ok(asked);
+        }
+        if !is_due(&owners(&tx, destination)?, &claim.owner, lane) {
+            return Ok(false);
+        }
+        tx.prepare_cached(
+            "INSERT INTO main.litepost_wanted (destination, lane, nonce, holder, patience_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )
+        .and_then(|mut s| s.execute(params![destination, lane, claim.owner, claim.holder_json, claim.lease_ms]))
+        .doing(doing)?;
+        tx.commit().doing(doing)?;
+        Ok(true)
+    }
+
+    /// Forgets a wish that has outlasted its patience, or whose process is gone. False when it was gone.
     pub fn lapse(&mut self, wish: &Wish) -> Result<bool, StoreError> {
         let doing = "forgetting an operator's wish";
         let tx = self.write(doing)?;
@@ -156,23 +191,29 @@ impl Row {
     }
 }
 
+/// Who asks for a lane.
+struct Asks<'a> {
+    owner: &'a str,
+    known: Option<&'a Split>,
+    observed: Option<&'a Beat>,
+}
+
 /// Why a lane cannot be had now; `None` when it can.
 fn refusal(
     connection: &Connection,
     destination: &str,
     lane: u32,
-    known: Option<&Split>,
-    observed: Option<&Beat>,
+    asks: &Asks<'_>,
 ) -> Result<Option<Acquire>, StoreError> {
     let row = read(connection, destination, lane)?;
     // Another relay has split the destination anew: with our number we would deliver what is not ours.
-    if let Some(asked) = known {
+    if let Some(asked) = asks.known {
         must_be(destination, &row.split, asked)?;
     }
-    if !row.is_free_for(observed) {
+    if !row.is_free_for(asks.observed) {
         return Ok(Some(Acquire::HeldBy(row.into_beat())));
     }
-    if let Some(wish) = wishes(connection, Some((destination, lane)))?.pop() {
+    if let Some(wish) = wishes(connection, Some((destination, lane)))?.pop().filter(|wish| wish.nonce != asks.owner) {
         return Ok(Some(Acquire::WantedBy(wish)));
     }
     let paused: bool = connection
@@ -207,6 +248,37 @@ pub(crate) fn wishes(connection: &Connection, lane: Option<(&str, u32)>) -> Resu
     rows.collect::<Result<_, _>>().doing(doing)
 }
 
+/// Whether a destination's lanes are being asked for: `Some(true)` when `lane` is, by us. One at a time is enough.
+fn asked_for(connection: &Connection, destination: &str, lane: u32, owner: &str) -> Result<Option<bool>, StoreError> {
+    let wishes: Vec<(u32, String)> = connection
+        .prepare_cached("SELECT lane, nonce FROM main.litepost_wanted WHERE destination = ?1")
+        .and_then(|mut s| s.query_map([destination], |row| Ok((row.get(0)?, row.get(1)?)))?.collect())
+        .doing("reading what is asked for")?;
+    Ok((!wishes.is_empty()).then(|| wishes.iter().any(|(of, nonce)| *of == lane && nonce == owner)))
+}
+
+/// Who has each lane of a destination.
+fn owners(connection: &Connection, destination: &str) -> Result<Vec<Option<String>>, StoreError> {
+    connection
+        .prepare_cached("SELECT owner FROM main.litepost_cursor WHERE destination = ?1 ORDER BY lane")
+        .and_then(|mut s| s.query_map([destination], |row| row.get(0))?.collect())
+        .doing("reading who has the lanes")
+}
+
+/// Whether `lane` is the one that the relay with most lanes gives to `me`: its last one, as long as it has two more.
+fn is_due(owners: &[Option<String>], me: &str, lane: u32) -> bool {
+    let mut held: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for (at, owner) in owners.iter().enumerate() {
+        if let Some(owner) = owner.as_deref() {
+            let (count, last) = held.entry(owner).or_default();
+            (*count, *last) = (*count + 1, at);
+        }
+    }
+    let mine = held.remove(me).map_or(0, |(count, _)| count);
+    let richest = held.values().max_by_key(|(count, _)| *count);
+    richest.is_some_and(|&(count, last)| count >= mine + 2 && u32::try_from(last) == Ok(lane))
+}
+
 fn read(connection: &Connection, destination: &str, lane: u32) -> Result<Row, StoreError> {
     let doing = "reading a lease";
     let mut statement = connection
@@ -227,4 +299,42 @@ fn read(connection: &Connection, destination: &str, lane: u32) -> Result<Row, St
         lease_ms: row.get(4).doing(doing)?,
         split: split_of(row, 5, "litepost_cursor")?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// However the lanes are distributed, and whoever comes: in a few steps all relays have as many, give or take one,
+        /// and nothing moves any more.
+        #[test]
+        fn shares_become_fair_and_stay(start in prop::collection::vec(0..5_usize, 1..24), relays in 1..6_usize) {
+            let name = |relay: usize| format!("relay-{relay}");
+            let mut owners: Vec<Option<String>> = start.iter().map(|relay| Some(name(*relay))).collect();
+            let mut moves = 0;
+            let all: Vec<String> = (0..relays.max(start.iter().max().map_or(0, |most| most + 1))).map(name).collect();
+            while let Some((me, lane)) = all.iter().find_map(|me| {
+                (0..owners.len()).find(|&lane| is_due(&owners, me, u32::try_from(lane).unwrap())).map(|lane| (me, lane))
+            }) {
+                prop_assert_ne!(owners[lane].as_ref(), Some(me));
+                owners[lane] = Some(me.clone());
+                moves += 1;
+                prop_assert!(moves <= owners.len(), "lanes go round in circles");
+            }
+            let count = |me: &String| owners.iter().filter(|owner| owner.as_ref() == Some(me)).count();
+            let (least, most) = (all.iter().map(count).min().unwrap(), all.iter().map(count).max().unwrap());
+            prop_assert!(most - least <= 1, "{owners:?}");
+        }
+    }
+
+    #[test]
+    fn a_single_lane_and_a_free_one_are_nobodys_to_give() {
+        let a = || Some("a".to_owned());
+        assert!(!is_due(&[a()], "b", 0));
+        assert!(!is_due(&[a(), None], "b", 0) && !is_due(&[a(), None], "b", 1));
+        assert!(is_due(&[a(), None, a()], "b", 2) && !is_due(&[a(), None, a()], "b", 0));
+    }
 }

@@ -100,22 +100,22 @@ pub enum Acquire {
     Granted(Lease),
     /// Another process has it. Watch it for its `lease_ms` on the monotonic clock and ask again with what was seen.
     HeldBy(Beat),
-    /// An operator asks for it. Watch the wish for its `patience_ms` on the monotonic clock; see [`LaneStore::lapse`].
+    /// An operator, or another relay, asks for it. Watch the wish for its `patience_ms` on the monotonic clock; see [`LaneStore::lapse`].
     WantedBy(Wish),
     /// An operator has paused the destination.
     Paused,
 }
 
-/// An operator asks for a lane.
+/// An operator asks for a lane, or a relay that has fewer than others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
     /// The destination.
     pub destination: Arc<str>,
     /// The lane.
     pub lane: u32,
-    /// Names this wish.
+    /// Names this wish: whose it is.
     pub nonce: String,
-    /// Where the operator's process runs: JSON.
+    /// Where the process runs that asks: JSON.
     pub holder: String,
     /// How long it lasts, milliseconds of an observer's clock.
     pub patience_ms: i64,
