@@ -108,7 +108,7 @@ impl TopicFilter {
         if self.is_empty() {
             return String::new();
         }
-        serde_json::Value::from_iter(self.patterns.iter().map(|pattern| &*pattern.text)).to_string()
+        self.patterns.iter().map(|pattern| &*pattern.text).collect::<serde_json::Value>().to_string()
     }
 
     /// Reads what [`TopicFilter::to_text`] wrote.

@@ -102,7 +102,7 @@ impl Pipeline {
             Some(entry) if event.seq >= entry.row.first => {}
             _ => return false,
         }
-        self.blocked.wait(&line, event.seq, now, self.config.retry.longest_ms());
+        self.blocked.wait(&line, event.seq, known, now, self.config.retry.longest_ms());
         if !known {
             self.account(event.seq);
             self.save_line(&line, now.mono);

@@ -110,7 +110,7 @@ impl Pipeline {
     /// Takes an event out of its slot when its line has just been blocked.
     pub(super) fn moves_to_blocked_line(&mut self, event: &EventRef, now: Now) -> bool {
         let line = Line::of(event, self.config.ordering);
-        if !self.blocked.wait(&line, event.seq, now, self.config.retry.longest_ms()) {
+        if !self.blocked.wait(&line, event.seq, false, now, self.config.retry.longest_ms()) {
             return false;
         }
         self.leave_queue(event);

@@ -2,7 +2,8 @@
 //!
 //! Called by the pipeline. Invariants: a line's `waiting` holds, ascending, every event of the line that has been
 //! read and not settled, and its front is what is tried next; a line is in the timetable exactly when it may be
-//! tried by itself (not while it is on its way, held, or empty).
+//! tried by itself (not while it is on its way, held, or empty). What a line's row says is waiting is never recounted while
+//! the log is being read again for it: it is what the cursor of the same settlement has passed and not settled.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -64,14 +65,14 @@ impl BlockedLines {
         self.lines.keys().cloned().collect()
     }
 
-    /// Adds an event to a blocked line; false when the line is not blocked.
-    pub(super) fn wait(&mut self, line: &Line, seq: Seq, now: Now, longest_ms: i64) -> bool {
+    /// Adds an event to a blocked line; false when the line is not blocked. `known`: its row counts the event already.
+    pub(super) fn wait(&mut self, line: &Line, seq: Seq, known: bool, now: Now, longest_ms: i64) -> bool {
         let Some(entry) = self.lines.get_mut(line) else {
             return false;
         };
         let was_empty = entry.waiting.is_empty();
         entry.waiting.push_back(seq);
-        entry.row.waiting = count(&entry.waiting);
+        entry.row.waiting += i64::from(!known);
         if was_empty {
             entry.row.first = seq;
             self.arm(line, now, longest_ms);
@@ -89,8 +90,9 @@ impl BlockedLines {
     /// Changes a line and puts it back into the timetable.
     pub(super) fn update(&mut self, line: &Line, now: Now, longest_ms: i64, change: impl FnOnce(&mut BlockedEntry)) {
         if let Some(entry) = self.lines.get_mut(line) {
+            let before = count(&entry.waiting);
             change(entry);
-            entry.row.waiting = count(&entry.waiting);
+            entry.row.waiting += count(&entry.waiting) - before;
             if let Some(&first) = entry.waiting.front() {
                 entry.row.first = first;
             }

@@ -419,6 +419,10 @@ impl World {
         disk.apply(&settlement);
         let by_topic: i64 = settlement.delivered.iter().map(|(_, count)| count).sum();
         assert_eq!(by_topic, settlement.added.delivered, "what is delivered by topic is what is delivered");
+        // At every moment, not at the end alone: an operator may take the lane, and verify look, whenever they like.
+        let waiting: i64 = disk.lane.blocked.values().map(|row| row.waiting).sum();
+        let passed = disk.lane.acked.0 + disk.lane.acked_above.count();
+        assert_eq!(disk.counters.total() + waiting, passed, "the books on disk balance: {:?}", disk.lane.blocked);
         self.note(&settlement);
         self.commits.push(disk);
         if settlement.durable {

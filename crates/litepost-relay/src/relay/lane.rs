@@ -117,7 +117,8 @@ impl LaneTask {
         let mut told = false;
         loop {
             self.beat.within(self.claim.lease_ms);
-            let asked = watch.ask(&self.writer, &self.destination, self.lane.index, &self.claim, !self.until_idle).await;
+            let asked =
+                watch.ask(&self.writer, &self.destination, self.lane.index, &self.claim, !self.until_idle).await;
             let pause = match asked {
                 Ok(Asked::Granted(lease)) => return Ok(lease),
                 Ok(Asked::Held { by, for_at_least, look_after }) => {

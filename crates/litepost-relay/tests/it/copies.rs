@@ -160,6 +160,7 @@ fn a_file_that_ends_before_its_cursors_is_brought_back_to_its_end() {
         .execute_batch(
             "INSERT INTO litepost_cursor (destination, lane, lanes, start_after, acked, acked_above, delivered, updated_at)
                VALUES ('shop.audit', 0, 1, 0, 5, '7-8', 7, 0);
+             INSERT INTO litepost_tally (destination, topic, delivered) VALUES ('shop.audit', 'orders', 7);
              INSERT INTO litepost_receipt VALUES ('shop.audit', 0, 1, 5, 5, 5, 5, '00', 0, 0)",
         )
         .unwrap();

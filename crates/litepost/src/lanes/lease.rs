@@ -73,9 +73,7 @@ impl LaneStore {
             return Err(StoreError::UnknownLane { destination: destination.into(), lane });
         }
         // What we may have asked for is ours now.
-        tx.prepare_cached("DELETE FROM main.litepost_wanted WHERE destination = ?1 AND lane = ?2 AND nonce = ?3")
-            .and_then(|mut s| s.execute(params![destination, lane, claim.owner]))
-            .doing(doing)?;
+        forget_wish(&tx, destination, lane, &claim.owner)?;
         failpoint::pass(Point::AcquireBeforeCommit, doing)?;
         tx.commit().doing(doing)?;
         failpoint::hit(Point::AcquireAfterCommit);
@@ -120,10 +118,7 @@ impl LaneStore {
     pub fn lapse(&mut self, wish: &Wish) -> Result<bool, StoreError> {
         let doing = "forgetting an operator's wish";
         let tx = self.write(doing)?;
-        let changed = tx
-            .prepare_cached("DELETE FROM main.litepost_wanted WHERE destination = ?1 AND lane = ?2 AND nonce = ?3")
-            .and_then(|mut s| s.execute(params![&*wish.destination, wish.lane, wish.nonce]))
-            .doing(doing)?;
+        let changed = forget_wish(&tx, &wish.destination, wish.lane, &wish.nonce)?;
         tx.commit().doing(doing)?;
         Ok(changed == 1)
     }
@@ -189,6 +184,13 @@ impl Row {
             holder: self.holder,
         }
     }
+}
+
+/// Forgets a wish; returns how many there were, one or none.
+fn forget_wish(tx: &Connection, destination: &str, lane: u32, nonce: &str) -> Result<usize, StoreError> {
+    tx.prepare_cached("DELETE FROM main.litepost_wanted WHERE destination = ?1 AND lane = ?2 AND nonce = ?3")
+        .and_then(|mut s| s.execute(params![destination, lane, nonce]))
+        .doing("forgetting a wish")
 }
 
 /// Who asks for a lane.

@@ -283,6 +283,27 @@ fn held_line(
     .doing(DOING)
 }
 
+/// A letter that goes back into its line is no dead letter any more, in none of the books.
+fn uncount(tx: &Transaction<'_>, line: &HeldLine, letter: &DeadSummary) -> Result<(), StoreError> {
+    mark_replayed(tx, letter.dead_id, letter.seq.0)?;
+    tally::letter(tx, letter.dead_id, -1, -1)?;
+    let column = match letter.reason.as_str() {
+        "expired" => "expired",
+        "skipped" => "skipped",
+        _ => "dead",
+    };
+    let changed = tx
+        .execute(
+            &format!(
+                "UPDATE main.litepost_cursor SET {column} = {column} - 1, purged = purged - 1 \
+                 WHERE destination = ?1 AND lane = ?2"
+            ),
+            params![letter.destination, line.lane],
+        )
+        .doing(DOING)?;
+    expect_one(changed, letter.dead_id)
+}
+
 /// Puts dead letters back in front of their line, which records nothing but its first unsettled event: everything of
 /// the line from the first letter on must be a letter that goes back, or wait already.
 fn put_back(
@@ -323,23 +344,7 @@ fn put_back(
         ));
     }
     for letter in letters {
-        mark_replayed(tx, letter.dead_id, letter.seq.0)?;
-        tally::letter(tx, letter.dead_id, -1, -1)?;
-        let column = match letter.reason.as_str() {
-            "expired" => "expired",
-            "skipped" => "skipped",
-            _ => "dead",
-        };
-        let changed = tx
-            .execute(
-                &format!(
-                    "UPDATE main.litepost_cursor SET {column} = {column} - 1, purged = purged - 1 \
-                     WHERE destination = ?1 AND lane = ?2"
-                ),
-                params![destination, line.lane],
-            )
-            .doing(DOING)?;
-        expect_one(changed, letter.dead_id)?;
+        uncount(tx, line, letter)?;
     }
     let changed = tx
         .execute(

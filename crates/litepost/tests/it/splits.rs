@@ -71,6 +71,8 @@ impl Desk<'_> {
             let mut settlement =
                 Settlement { acked: state.acked, acked_above: state.acked_above.clone(), ..Settlement::default() };
             let mut lines: BTreeMap<Line, BlockedLine> = state.blocked.clone();
+            // What is behind an open event of its line is open, too: order.
+            let mut open: BTreeSet<Line> = BTreeSet::new();
             let top = self.below(self.log.len() as u64 + 1);
             for event in self.log.iter().take(usize::try_from(top).unwrap()) {
                 if event.seq <= state.acked || state.acked_above.contains(event.seq) {
@@ -79,6 +81,8 @@ impl Desk<'_> {
                 let line = Line::of(event, split.ordering);
                 if split.lane_of(event) != lane {
                     settlement.added.unrouted += 1;
+                } else if open.contains(&line) {
+                    continue;
                 } else if let Some(row) = lines.get_mut(&line) {
                     row.waiting += 1;
                     self.done.insert(event.seq);
@@ -91,6 +95,7 @@ impl Desk<'_> {
                     settlement.added.delivered += 1;
                     assert!(self.done.insert(event.seq), "{} is delivered twice", event.seq);
                 } else {
+                    open.insert(line);
                     continue;
                 }
                 settlement.acked_above.insert(event.seq);

@@ -268,7 +268,7 @@ impl Client {
             message = format!("{message}: {text}");
         }
         let kind = errors::by_status(status.as_u16());
-        let why = Unavailable { kind, message, retry_after_ms: pause };
+        let why = Unavailable { retry_after_ms: pause, ..Unavailable::new(kind, message) };
         Refusal { status: Some(status.as_u16()), why: self.clean(why) }
     }
 
