@@ -40,6 +40,9 @@ pub(crate) enum Command {
     Reload(commands::reload::Reload),
     /// Show how far delivery is
     Status(commands::status::Status),
+    /// Watch delivery live in the terminal
+    #[cfg(unix)]
+    Top(commands::top::Top),
     /// Show the events in the log
     Tail(commands::tail::Tail),
     /// Look at the events that could not be delivered; replay, edit, discard, export them
@@ -115,6 +118,9 @@ impl Command {
     pub(crate) const fn log_level(&self) -> &'static str {
         match self {
             Self::Run(_) => "info",
+            // The screen is the terminal's, line by line.
+            #[cfg(unix)]
+            Self::Top(_) => "off",
             _ => "warn",
         }
     }

@@ -41,7 +41,7 @@ fn filter(default: &str) -> (EnvFilter, Option<String>) {
 
 /// The log of the libraries below is of interest to nobody at this level.
 fn quiet(level: &str) -> String {
-    format!("{level},hyper=warn,reqwest=warn,rustls=warn,lapin=off,rumqttc=error")
+    format!("{level},hyper=warn,reqwest=warn,rustls=warn,lapin=off,rumqttc=error,opentelemetry=warn")
 }
 
 /// The AMQP client logs a returned message whole, payload included; the relay tells of it without.

@@ -14,6 +14,8 @@ mod logging;
 mod output;
 mod places;
 mod report;
+mod standing;
+mod telemetry;
 
 use std::process::ExitCode;
 

@@ -1,6 +1,7 @@
 //! Test servers, conformance suites and fault injection for litepost (never linked in production).
 
 mod clock;
+pub mod collector;
 #[cfg(feature = "conformance")]
 #[allow(clippy::missing_panics_doc, reason = "panicking is how a test suite says no")]
 pub mod conformance;

@@ -12,6 +12,7 @@ mod error;
 mod events;
 mod forms;
 mod health;
+mod meters;
 mod metrics;
 mod pages;
 mod shown;
@@ -29,7 +30,7 @@ use tower_http::timeout::TimeoutLayer;
 
 pub use auth::Token;
 pub use error::WebError;
-pub use metrics::Recorder;
+pub use metrics::{Recorder, measure};
 pub use shown::Shown;
 pub use state::{Admin, Source};
 

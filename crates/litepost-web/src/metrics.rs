@@ -13,8 +13,11 @@ use axum::response::IntoResponse;
 use litepost_relay::relay::meter;
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use opentelemetry::metrics::Meter;
 
-use crate::state::{Admin, Looked};
+use crate::meters::Both;
+use crate::shown::Shown;
+use crate::state::{self, Admin, Looked};
 
 /// How often what was counted is added up, so that memory stays small between scrapes.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
@@ -28,11 +31,18 @@ const REASONS: [&str; 3] = ["max_attempts", "permanent", "expired"];
 pub struct Recorder(PrometheusHandle);
 
 impl Recorder {
-    /// Installs the recorder of this process. There can be one.
-    pub fn install() -> Result<Self, String> {
+    /// Installs the recorder of this process. There can be one. With `beside` that meter gets the same figures.
+    pub fn install(beside: Option<Meter>) -> Result<Self, String> {
         let builder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &meter::BUCKETS_SECONDS);
-        let handle = builder.and_then(PrometheusBuilder::install_recorder).map_err(|error| error.to_string())?;
+        let recorder = builder.map(PrometheusBuilder::build_recorder).map_err(|error| error.to_string())?;
+        let handle = recorder.handle();
+        match beside {
+            None => metrics::set_global_recorder(recorder).map_err(|error| error.to_string())?,
+            Some(meter) => {
+                metrics::set_global_recorder(Both::new(recorder, meter)).map_err(|error| error.to_string())?;
+            }
+        }
         meter::describe();
         describe();
         Ok(Self(handle))
@@ -76,18 +86,23 @@ fn describe() {
     describe_gauge!("litepost_outbox_readable", Unit::Count, "0 when the outbox file cannot be read");
 }
 
-pub(crate) async fn show(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
-    for (index, file) in admin.look().await.into_iter().enumerate() {
+/// Looks into the outbox files and sets what they say.
+pub async fn measure(shown: &Shown) {
+    for (index, file) in state::look(shown).await.into_iter().enumerate() {
         set_file(&file);
         for destination in file.status.iter().flat_map(|status| &status.destinations) {
             for reason in REASONS {
                 dead_letters(&destination.destination, reason, 0);
             }
         }
-        for dead in admin.read(index, litepost::dead::by_reason).await.unwrap_or_default() {
+        for dead in state::read(shown, index, litepost::dead::by_reason).await.unwrap_or_default() {
             dead_letters(&dead.destination, &dead.reason, dead.count);
         }
     }
+}
+
+pub(crate) async fn show(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
+    measure(&admin.shown).await;
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], admin.recorder.0.render())
 }
 

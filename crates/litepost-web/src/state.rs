@@ -64,33 +64,47 @@ pub(crate) struct Looked {
 
 impl Admin {
     /// Looks at every file. One that cannot be read stops no other.
-    pub(crate) async fn look(self: &Arc<Self>) -> Vec<Looked> {
-        let admin = Arc::clone(self);
-        let now = wall();
-        let look = move || admin.shown.sources().iter().map(|source| looked(source, now)).collect();
-        tokio::task::spawn_blocking(look).await.unwrap_or_default()
+    pub(crate) async fn look(&self) -> Vec<Looked> {
+        look(&self.shown).await
     }
 
     /// Runs `work` on a read-only connection of the file at `index`.
     pub(crate) async fn read<T: Send + 'static>(
-        self: &Arc<Self>,
+        &self,
         index: usize,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Refusal> {
-        let sources = self.shown.sources();
-        let Some(source) = sources.get(index) else {
-            return Err(Refusal::not_found(format!("there is no outbox file {index}")));
-        };
-        let path = source.path.clone();
-        let work = move || {
-            let connection = connection::open(&path, Access::ReadOnly)?;
-            litepost::schema::require_current(&connection)?;
-            work(&connection)
-        };
-        match tokio::task::spawn_blocking(work).await {
-            Ok(done) => Ok(done?),
-            Err(error) => Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), "report it")),
-        }
+        read(&self.shown, index, work).await
+    }
+}
+
+/// As [`Admin::look`].
+pub(crate) async fn look(shown: &Shown) -> Vec<Looked> {
+    let sources = shown.sources();
+    let now = wall();
+    let look = move || sources.iter().map(|source| looked(source, now)).collect();
+    tokio::task::spawn_blocking(look).await.unwrap_or_default()
+}
+
+/// As [`Admin::read`].
+pub(crate) async fn read<T: Send + 'static>(
+    shown: &Shown,
+    index: usize,
+    work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, Refusal> {
+    let sources = shown.sources();
+    let Some(source) = sources.get(index) else {
+        return Err(Refusal::not_found(format!("there is no outbox file {index}")));
+    };
+    let path = source.path.clone();
+    let work = move || {
+        let connection = connection::open(&path, Access::ReadOnly)?;
+        litepost::schema::require_current(&connection)?;
+        work(&connection)
+    };
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => Ok(done?),
+        Err(error) => Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), "report it")),
     }
 }
 

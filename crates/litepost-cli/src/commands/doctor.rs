@@ -2,6 +2,7 @@
 //!
 //! Invariant: reads only. What the file itself says about delivery is `litepost status`.
 
+mod engines;
 mod readers;
 
 use std::os::unix::fs::MetadataExt as _;
@@ -101,6 +102,17 @@ pub(crate) fn run(command: &Doctor) -> Result<(), Failure> {
         examine(&mut chart, path);
     }
     let there: Vec<PathBuf> = files.into_iter().filter(|path| path.exists()).collect();
+    for (path, held, engines) in engines::several(&there) {
+        chart.about = path.display().to_string();
+        let names: Vec<String> = engines.iter().map(|engine| harmless(&engine.display().to_string())).collect();
+        let found = format!("process {} ({}) holds {}", held.pid, harmless(&held.name), names.join(" and "));
+        chart.add(
+            "SQLite",
+            Level::Error,
+            found,
+            "two SQLite libraries on one file in one process undo each other's locks; let it use one of them",
+        );
+    }
     for (path, held) in readers::long(&there, std::time::Duration::from_millis(command.watch)) {
         chart.about = path.display().to_string();
         let found = format!("process {} ({}) reads without a pause", held.pid, harmless(&held.name));

@@ -9,6 +9,8 @@ use clap::Args;
 use litepost::failpoint::{self, Point};
 use litepost::{EnqueueError, Enqueued, NewEvent, NewPayload};
 use litepost_relay::config::{Config, Outbox, Purpose};
+use opentelemetry::KeyValue;
+use opentelemetry::trace::SpanKind;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::args::Where;
@@ -16,6 +18,7 @@ use crate::events::parse_time;
 use crate::failure::Failure;
 use crate::output::{self, Out};
 use crate::places::Place;
+use crate::telemetry::Telemetry;
 
 mod lines;
 mod open;
@@ -32,6 +35,9 @@ headers, version, dedup_key, source, id, deliver_after, expires_at (milliseconds
 Lines are committed 1,000 at a time (--batch). A bad line ends the command: the lines before it are written, it and the
 lines behind it are not, and the message says how to go on. --continue-on-error reports each bad line and writes the
 rest. --atomic writes all lines or none.";
+
+/// The header that carries a trace on (W3C Trace Context).
+const TRACEPARENT: &str = "traceparent";
 
 /// Write events.
 #[derive(Debug, Args)]
@@ -110,16 +116,34 @@ pub(crate) fn run(command: &Enqueue) -> Result<(), Failure> {
     if let Some(file) = &command.jsonl {
         return lines::run(command, &place, file);
     }
-    let event = command.event()?;
-    let path = place.outbox_for(command.app.as_deref(), event.topic())?;
-    let mut connection = open::writer(&path, place.makes_files())?;
-    let written = one(&mut connection, &event).map_err(|failure| failure.about(&path))?;
-    match written {
+    let mut event = command.event()?;
+    let telemetry = Telemetry::start()?;
+    let given = command.headers.iter().find(|(name, _)| name == TRACEPARENT).map(|(_, value)| value.as_str());
+    let attributes = [
+        KeyValue::new("messaging.system", "litepost"),
+        KeyValue::new("messaging.operation.name", "enqueue"),
+        KeyValue::new("messaging.operation.type", "create"),
+        KeyValue::new("messaging.destination.name", event.topic().to_owned()),
+    ];
+    let span = telemetry.span(format!("enqueue {}", event.topic()), SpanKind::Producer, given, attributes);
+    // Whoever says it knows better.
+    if let (None, Some(traceparent)) = (given, span.traceparent()) {
+        event = event.header(TRACEPARENT, traceparent);
+    }
+    let done = written(command, &place, &event);
+    span.end(&done, if matches!(done, Ok(Enqueued::Duplicate)) { "duplicate" } else { "written" });
+    match done? {
         Enqueued::Written { seq, id } if command.json => output::json(&serde_json::json!({ "seq": seq, "id": id })),
         Enqueued::Duplicate if command.json => output::json(&serde_json::json!({ "duplicate": true })),
         Enqueued::Written { seq, id } => say(format_args!("written: seq {seq}, id {id}")),
         Enqueued::Duplicate => say(format_args!("not written: an event with this dedup_key is there already")),
     }
+}
+
+fn written(command: &Enqueue, place: &Place, event: &NewEvent) -> Result<Enqueued, Failure> {
+    let path = place.outbox_for(command.app.as_deref(), event.topic())?;
+    let mut connection = open::writer(&path, place.makes_files())?;
+    one(&mut connection, event).map_err(|failure| failure.about(&path))
 }
 
 fn say(text: std::fmt::Arguments<'_>) -> Result<(), Failure> {

@@ -33,6 +33,8 @@ pub(crate) mod skip;
 pub(crate) mod status;
 pub(crate) mod tail;
 #[cfg(unix)]
+pub(crate) mod top;
+#[cfg(unix)]
 pub(crate) mod torture;
 pub(crate) mod verify;
 
@@ -46,6 +48,8 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Enqueue(command) => enqueue::run(&command),
         Command::Run(command) => run::run(&command),
         Command::Status(command) => status::run(&command),
+        #[cfg(unix)]
+        Command::Top(command) => top::run(&command),
         Command::Tail(command) => tail::run(&command),
         Command::Dead(command) => dead::run(&command),
         Command::DeadLetter(command) => dead_letter::run(&command),

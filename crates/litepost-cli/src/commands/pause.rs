@@ -3,6 +3,7 @@
 //! Invariant: when `pause` has answered, nothing of what it names leaves until `resume`, whatever restarts in between.
 
 use clap::Args;
+use litepost::operate::Scope;
 
 use crate::args::Where;
 use crate::failure::Failure;
@@ -61,14 +62,8 @@ pub(crate) struct Resume {
 
 /// Pauses.
 pub(crate) fn pause(command: &Pause) -> Result<(), Failure> {
-    let mut new = false;
-    for path in hands::files_of(&command.place, &command.destination)? {
-        new |= command
-            .hands
-            .open_taking(&path, command.taking)?
-            .pause(&command.destination, &command.of.scope())
-            .map_err(|error| Failure::from(error).about(&path))?;
-    }
+    let (place, scope) = (&command.place, command.of.scope());
+    let new = pause_everywhere(place, &command.destination, &scope, &command.hands, command.taking)?;
     if command.json {
         return output::json(&serde_json::json!({ "dry_run": command.hands.dry_run, "paused": true, "new": new }));
     }
@@ -82,12 +77,50 @@ pub(crate) fn pause(command: &Pause) -> Result<(), Failure> {
     out.flush()
 }
 
+/// Pauses in every outbox file that knows the destination; whether anything was not paused before.
+pub(crate) fn pause_everywhere(
+    place: &Where,
+    destination: &str,
+    scope: &Scope,
+    hands: &Hands,
+    taking: Taking,
+) -> Result<bool, Failure> {
+    let mut new = false;
+    for path in hands::files_of(place, destination)? {
+        let mut operator = hands.open_taking(&path, taking)?;
+        new |= operator.pause(destination, scope).map_err(|error| Failure::from(error).about(&path))?;
+    }
+    Ok(new)
+}
+
 /// Resumes.
 pub(crate) fn resume(command: &Resume) -> Result<(), Failure> {
+    let (place, scope) = (&command.place, command.of.scope());
+    let lines = resume_everywhere(place, &command.destination, &scope, &command.hands, command.taking)?;
+    if command.json {
+        return output::json(&serde_json::json!({ "dry_run": command.hands.dry_run, "resumed": true, "lines": lines }));
+    }
+    let mut out = Out::new();
+    let what = command.of.words(&command.destination);
+    out.line(format_args!(
+        "{} {what}; lines that flow again: {lines}",
+        command.hands.would("resumed", "would resume")
+    ))?;
+    out.flush()
+}
+
+/// Resumes in every outbox file where it is paused; it is an error when it is in none. Answers how many lines flow again.
+pub(crate) fn resume_everywhere(
+    place: &Where,
+    destination: &str,
+    scope: &Scope,
+    hands: &Hands,
+    taking: Taking,
+) -> Result<usize, Failure> {
     let (mut lines, mut refused, mut done) = (0, None, false);
-    for path in hands::files_of(&command.place, &command.destination)? {
-        let mut operator = command.hands.open_taking(&path, command.taking)?;
-        match operator.resume(&command.destination, &command.of.scope()) {
+    for path in hands::files_of(place, destination)? {
+        let mut operator = hands.open_taking(&path, taking)?;
+        match operator.resume(destination, scope) {
             Ok(resumed) => {
                 lines += resumed.lines;
                 done = true;
@@ -97,17 +130,8 @@ pub(crate) fn resume(command: &Resume) -> Result<(), Failure> {
             Err(error) => return Err(Failure::from(error).about(&path)),
         }
     }
-    if let Some(error) = refused.filter(|_| !done) {
-        return Err(error.into());
+    match refused {
+        Some(error) if !done => Err(error.into()),
+        _ => Ok(lines),
     }
-    if command.json {
-        return output::json(&serde_json::json!({ "dry_run": command.hands.dry_run, "resumed": done, "lines": lines }));
-    }
-    let mut out = Out::new();
-    let what = command.of.words(&command.destination);
-    out.line(format_args!(
-        "{} {what}; lines that flow again: {lines}",
-        command.hands.would("resumed", "would resume")
-    ))?;
-    out.flush()
 }

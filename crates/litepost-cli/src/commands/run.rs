@@ -22,6 +22,7 @@ use super::run_admin::{self, Admin};
 use crate::failure::Failure;
 use crate::filesystem;
 use crate::output;
+use crate::telemetry::Telemetry;
 use crate::{places, report};
 
 const EXAMPLES: &str = "\
@@ -76,11 +77,12 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
         }
         ready(&source.path, source.may_be_missing)?;
     }
+    let telemetry = Telemetry::start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::unexpected(format!("cannot start: {error}"), "see the message"))?;
     let files = Files::default();
     files.set(&relay);
-    let listening = runtime.block_on(run_admin::start(&command.admin, &config, &relay))?;
+    let listening = runtime.block_on(run_admin::start(&command.admin, &config, &relay, telemetry.meter()))?;
     let mut relay = Relay::new(relay).when_ready(systemd::ready);
     runtime.spawn(systemd::watchdog(relay.pulse()));
     #[cfg(unix)]
@@ -101,6 +103,7 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
     drop(listening);
     // Sinks may have left threads that wait for a hung destination.
     runtime.shutdown_timeout(Duration::from_millis(500));
+    drop(telemetry);
     if command.until_idle { told(&done, command.json) } else { Ok(()) }
 }
 

@@ -5,12 +5,14 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use litepost::locate::Routing;
 use litepost_relay::config::{Config, parse_duration};
 use litepost_relay::relay::{DestinationConfig, RelayConfig, SourceConfig};
 use litepost_web::{Listener, Recorder, Shown, Source, Token, WebError};
+use opentelemetry::metrics::Meter;
 use tokio::task::JoinHandle;
 
 use crate::failure::Failure;
@@ -37,7 +39,10 @@ fn milliseconds(text: &str) -> Result<i64, String> {
     parse_duration(text).filter(|ms| *ms > 0).ok_or_else(|| "a duration looks like 30s, 5m or 1h30m".to_owned())
 }
 
-/// A listener; it ends when this is dropped.
+/// How often what the files say is measured for a collector; it asks in longer steps as a rule.
+const MEASURE_EVERY: Duration = Duration::from_secs(2);
+
+/// A listener, and what measures; they end when this is dropped.
 pub(crate) struct Listening {
     tasks: Vec<JoinHandle<()>>,
     shown: Shown,
@@ -58,35 +63,63 @@ impl Drop for Listening {
     }
 }
 
-/// Listens, when asked to.
-pub(crate) async fn start(asked: &Admin, config: &Config, relay: &RelayConfig) -> Result<Option<Listening>, Failure> {
-    let Some(address) = asked.address.or(config.admin.listen) else {
-        if asked.token_file.is_some() {
-            return Err(Failure::user(
-                "--admin-token-file has nothing to guard",
-                "add --admin ADDRESS, or [admin] listen",
-            ));
-        }
+/// Listens when asked to, and measures when somebody wants to know.
+pub(crate) async fn start(
+    asked: &Admin,
+    config: &Config,
+    relay: &RelayConfig,
+    meter: Option<Meter>,
+) -> Result<Option<Listening>, Failure> {
+    let address = asked.address.or(config.admin.listen);
+    if address.is_none() && asked.token_file.is_some() {
+        return Err(Failure::user("--admin-token-file has nothing to guard", "add --admin ADDRESS, or [admin] listen"));
+    }
+    if address.is_none() && meter.is_none() {
         return Ok(None);
-    };
-    let recorder = Recorder::install()
+    }
+    let collected = meter.is_some();
+    let recorder = Recorder::install(meter)
         .map_err(|error| Failure::unexpected(format!("metrics cannot be recorded: {error}"), "report it"))?;
     let shown = Shown::new(sources(relay), &config.masked());
+    let mut tasks = vec![tokio::spawn(recorder.clone().upkeep())];
+    if collected {
+        tasks.push(tokio::spawn(measure(shown.clone())));
+    }
+    if let Some(address) = address {
+        tasks.push(listen(address, asked, config, shown.clone(), recorder).await?);
+    }
+    Ok(Some(Listening { tasks, shown }))
+}
+
+async fn measure(shown: Shown) {
+    let mut every = tokio::time::interval(MEASURE_EVERY);
+    loop {
+        every.tick().await;
+        litepost_web::measure(&shown).await;
+    }
+}
+
+async fn listen(
+    address: SocketAddr,
+    asked: &Admin,
+    config: &Config,
+    shown: Shown,
+    recorder: Recorder,
+) -> Result<JoinHandle<()>, Failure> {
     let admin = litepost_web::Admin {
-        shown: shown.clone(),
+        shown,
         token: token(asked.token_file.as_deref(), config)?,
         freshness_ms: asked.freshness.or(config.admin.freshness_ms).unwrap_or(FRESHNESS_MS),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        recorder: recorder.clone(),
+        recorder,
     };
     let listener = Listener::bind(address, admin).await?;
     tracing::info!(address = %listener.address(), "the dashboard is at http://{}", listener.address());
-    let serving = tokio::spawn(async move {
+    Ok(tokio::spawn(async move {
         if let Err(error) = listener.serve(std::future::pending()).await {
             tracing::error!(%error, "the dashboard ended; delivery goes on");
         }
-    });
-    Ok(Some(Listening { tasks: vec![serving, tokio::spawn(recorder.upkeep())], shown }))
+    }))
 }
 
 /// The outbox files of a configuration, as they are shown.

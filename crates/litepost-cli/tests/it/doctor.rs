@@ -73,3 +73,32 @@ fn a_reader_that_pins_the_wal_is_named() {
     reader.execute_batch("COMMIT").unwrap();
     assert_eq!(found(&place).1, Vec::<String>::new());
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_second_sqlite_in_the_process_is_named() {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+
+    let place = shop();
+    // The same library under another name is another one to the process, as a module with a SQLite of its own is.
+    let script = "import ctypes, shutil, sqlite3, sys\n\
+        connection = sqlite3.connect('shop.db')\nconnection.execute('SELECT count(*) FROM litepost_outbox')\n\
+        print('one', flush=True)\nsys.stdin.readline()\n\
+        library = next(l.split()[-1] for l in open('/proc/self/maps') if 'libsqlite3' in l)\n\
+        shutil.copy(library, 'second.so')\nsecond = ctypes.CDLL('./second.so')\n\
+        print('two', flush=True)\nsys.stdin.readline()\n";
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-c", script]).current_dir(place.folder()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = python.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "one");
+    assert_eq!(found(&place).1, Vec::<String>::new(), "one library is as it must be");
+    std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"\n").unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "two");
+    let (code, ill) = found(&place);
+    let begins = format!("SQLite: process {} (python3) holds ", child.id());
+    assert!(code == 1 && ill.len() == 1 && ill[0].starts_with(&begins) && ill[0].contains("second.so"), "{ill:?}");
+    drop(child.stdin.take());
+    child.wait().unwrap();
+}

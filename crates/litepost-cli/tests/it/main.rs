@@ -38,6 +38,8 @@ mod support;
 mod surface;
 mod systemd;
 mod tail;
+mod telemetry;
+mod top;
 mod torture;
 mod two_relays;
 mod variables;

@@ -38,6 +38,7 @@ fn help_has_examples_and_exit_codes_for_every_command() {
         "torture",
         "schema",
         "sinks",
+        "top",
         "completions",
         "man",
     ] {
@@ -49,9 +50,18 @@ fn help_has_examples_and_exit_codes_for_every_command() {
 }
 
 #[test]
-fn the_version_names_sqlite() {
+fn the_version_names_the_commit_and_sqlite() {
     let text = Place::new().good(&["--version"]);
-    assert_eq!(text, format!("litepost {} (SQLite {})\n", env!("CARGO_PKG_VERSION"), rusqlite::version()));
+    let rest = text.strip_prefix(concat!("litepost ", env!("CARGO_PKG_VERSION"), " (")).unwrap();
+    let commit = rest.strip_suffix(&format!("SQLite {})\n", rusqlite::version())).unwrap();
+    let mut git = std::process::Command::new("git");
+    git.args(["rev-parse", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let head = git.output().ok().filter(|answer| answer.status.success());
+    match head.filter(|_| option_env!("LITEPOST_COMMIT").is_none()) {
+        Some(head) => assert_eq!(commit, format!("{}, ", &String::from_utf8(head.stdout).unwrap()[..12])),
+        // Outside a repository there may be none.
+        None => assert!(commit.is_empty() || commit.ends_with(", "), "{text}"),
+    }
 }
 
 #[test]

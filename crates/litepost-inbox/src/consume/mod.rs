@@ -51,6 +51,7 @@ mod message;
 mod policy;
 mod run;
 mod source;
+mod trace;
 
 #[cfg(feature = "kafka")]
 mod kafka;

@@ -16,6 +16,7 @@ use super::failure::{ConsumeError, HandlerError};
 use super::message::Message;
 use super::policy::Policy;
 use super::source::Source;
+use super::trace::Handling;
 use crate::claim::Claim;
 use crate::error::InboxError;
 use crate::ident::{MessageId, Scope};
@@ -91,6 +92,19 @@ enum Verdict {
     Return(Duration),
     DeadLetter(String),
     Fatal(ConsumeError),
+}
+
+impl Verdict {
+    /// In a word, and whether that is well.
+    fn told(&self) -> (&'static str, bool) {
+        match self {
+            Self::Handled => ("handled", true),
+            Self::Duplicate => ("duplicate", true),
+            Self::Return(_) => ("returned", false),
+            Self::DeadLetter(_) => ("dead_letter", false),
+            Self::Fatal(_) => ("failed", false),
+        }
+    }
 }
 
 impl<S: Source, D: Database> Consumer<S, D> {
@@ -184,7 +198,10 @@ impl<S: Source, D: Database> Consumer<S, D> {
         E: Into<HandlerError>,
     {
         let mut counted = None;
-        let verdict = self.judge(message, handler, stop, &mut counted).await;
+        let handling = Handling::of(&self.scope, message);
+        let verdict = handling.around(self.judge(message, handler, stop, &mut counted)).await;
+        let (outcome, well) = verdict.told();
+        handling.end(outcome, well);
         let id = message.id.as_deref().unwrap_or_default();
         let ends = matches!(verdict, Verdict::Handled | Verdict::Duplicate | Verdict::DeadLetter(_));
         let mut fatal = None;

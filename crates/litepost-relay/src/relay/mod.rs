@@ -24,6 +24,7 @@ mod report;
 mod slot;
 mod source;
 mod tenure;
+pub mod trace;
 mod wake;
 mod writer;
 

@@ -11,6 +11,7 @@ use litepost_core::pipeline::{Delivery, DeliveryId, LaneState};
 use litepost_core::{Applied, Outcome, Seq, Unavailable, UnavailableKind};
 
 use super::reader::ReaderHandle;
+use super::trace;
 use super::writer::WriterHandle;
 use crate::sink::{Batch, Sink, SinkContext, SinkFactory};
 
@@ -79,6 +80,19 @@ pub(super) async fn open(factory: Arc<dyn SinkFactory>, context: SinkContext, de
 
 /// Delivers.
 pub(super) async fn deliver(
+    connection: Connection,
+    factory: Arc<dyn SinkFactory>,
+    context: SinkContext,
+    delivery: Delivery,
+    deadline: Duration,
+) -> Answer {
+    let spans = trace::leaves(&context.destination, &delivery.events);
+    let answer = attempt(connection, factory, context, delivery, deadline).await;
+    spans.end(&answer.outcomes);
+    answer
+}
+
+async fn attempt(
     connection: Connection,
     factory: Arc<dyn SinkFactory>,
     context: SinkContext,

@@ -20,7 +20,7 @@ fn recorder() -> Recorder {
     static ONE: OnceLock<Recorder> = OnceLock::new();
     ONE.get_or_init(|| {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Recorder::install().unwrap()
+        Recorder::install(None).unwrap()
     })
     .clone()
 }

@@ -6,11 +6,14 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use clap::Args;
 use litepost_inbox::{Claim as Claimed, Inbox, MessageId, Scope};
+use opentelemetry::KeyValue;
+use opentelemetry::trace::SpanKind;
 
 use super::Place;
 use super::connect::Database;
 use crate::failure::Failure;
 use crate::output;
+use crate::telemetry::Telemetry;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -34,6 +37,9 @@ pub(super) struct Claim {
     /// The message's id, as the broker or the producer gave it
     #[arg(long, value_name = "ID")]
     id: String,
+    /// The trace that the message belongs to, as its header traceparent says; the variable TRACEPARENT unless given
+    #[arg(long, value_name = "TRACEPARENT")]
+    traceparent: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -54,12 +60,27 @@ pub(super) async fn run(claim: &Claim) -> Result<(), Failure> {
     let (scope, id) = (Scope::new(claim.scope.as_str())?, MessageId::new(claim.id.as_str())?);
     let inbox = claim.place.inbox()?;
     let database = Database::open(&claim.place.url).await?;
-    let work = claimed(database, &inbox, &scope, &id, claim).await?;
-    let word = match work {
-        Work::Duplicate => "duplicate",
-        Work::Done => "first",
-        Work::Failed(_) => "failed",
+    let telemetry = Telemetry::start()?;
+    let span = telemetry.span(
+        format!("claim {}", claim.scope),
+        SpanKind::Consumer,
+        claim.traceparent.as_deref(),
+        [
+            KeyValue::new("messaging.system", "litepost"),
+            KeyValue::new("messaging.operation.name", "claim"),
+            KeyValue::new("messaging.operation.type", "process"),
+            KeyValue::new("messaging.message.id", claim.id.clone()),
+            KeyValue::new("litepost.scope", claim.scope.clone()),
+        ],
+    );
+    let done = claimed(database, &inbox, &scope, &id, claim, span.traceparent().as_deref()).await;
+    let word = match done {
+        Ok(Work::Duplicate) => "duplicate",
+        Ok(Work::Done) => "first",
+        Ok(Work::Failed(_)) | Err(_) => "failed",
     };
+    span.end(&done, word);
+    let work = done?;
     if claim.json {
         let code = if let Work::Failed(status) = &work { status.code() } else { None };
         output::json(&serde_json::json!({ "claim": word, "scope": claim.scope, "id": claim.id, "exit_code": code }))?;
@@ -84,11 +105,12 @@ async fn claimed(
     scope: &Scope,
     id: &MessageId,
     claim: &Claim,
+    traceparent: Option<&str>,
 ) -> Result<Work, Failure> {
     match database {
         Database::Postgres(mut client) => {
             let tx = client.transaction().await.map_err(litepost_inbox::InboxError::from)?;
-            let work = act(inbox.claim(&tx, scope, id).await?, &claim.command)?;
+            let work = act(inbox.claim(&tx, scope, id).await?, &claim.command, traceparent)?;
             if let Work::Done = work {
                 tx.commit().await.map_err(litepost_inbox::InboxError::from)?;
             }
@@ -99,7 +121,7 @@ async fn claimed(
                 .start_transaction(mysql_async::TxOpts::default())
                 .await
                 .map_err(litepost_inbox::InboxError::from)?;
-            let work = act(inbox.claim(&mut tx, scope, id).await?, &claim.command)?;
+            let work = act(inbox.claim(&mut tx, scope, id).await?, &claim.command, traceparent)?;
             match work {
                 Work::Done => tx.commit().await,
                 _ => tx.rollback().await,
@@ -110,7 +132,7 @@ async fn claimed(
         }
         Database::Sqlite(mut connection) => {
             let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-            let work = act(inbox.claim(&tx, scope, id)?, &claim.command)?;
+            let work = act(inbox.claim(&tx, scope, id)?, &claim.command, traceparent)?;
             if let Work::Done = work {
                 tx.commit()?;
             }
@@ -119,12 +141,14 @@ async fn claimed(
     }
 }
 
-/// Runs the caller's command when the message is new.
-fn act(claimed: Claimed, command: &[String]) -> Result<Work, Failure> {
+/// Runs the caller's command when the message is new, within the claim's trace.
+fn act(claimed: Claimed, command: &[String], traceparent: Option<&str>) -> Result<Work, Failure> {
     let (Claimed::First, [program, arguments @ ..]) = (claimed, command) else {
         return Ok(if claimed.is_first() { Work::Done } else { Work::Duplicate });
     };
-    let status = Command::new(program).args(arguments).stdin(Stdio::inherit()).status().map_err(|error| {
+    let mut child = Command::new(program);
+    child.args(arguments).stdin(Stdio::inherit()).envs(traceparent.map(|text| ("TRACEPARENT", text)));
+    let status = child.status().map_err(|error| {
         Failure::user(format!("{program} cannot be started: {error}"), "check its name and whether it may be executed")
     })?;
     Ok(if status.success() { Work::Done } else { Work::Failed(status) })

@@ -9,6 +9,7 @@ mod rabbitmq;
 mod redis;
 mod secrets;
 mod suite;
+mod trace;
 
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::pin::Pin;
