@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use crate::shell::{cargo, command, root, run as sh};
 use crate::summary::Summary;
-use crate::{docs, instructions, laws, pythons, setup, test, tidy};
+use crate::{book, docs, instructions, laws, pythons, setup, test, tidy};
 
 /// Options of `cargo xtask ci`.
 #[derive(clap::Args)]
@@ -30,6 +30,7 @@ pub fn run(args: &Args) -> Result<()> {
     summary.step("lints", lints);
     summary.step("documentation", documentation);
     summary.step("generated documents", docs::check);
+    summary.step("the book", book::book);
     if root().join("clients/python/check.sh").is_file() {
         summary.step("Python: format, lints, types", python);
     }

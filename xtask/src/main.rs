@@ -1,5 +1,5 @@
-//! The project's own commands: `cargo xtask demo | test | ci | bench | instructions | plots | docs | blocks | sim | crash |
-//! fuzz | wheel | pythons | setup`.
+//! The project's own commands: `cargo xtask demo | test | ci | bench | instructions | plots | docs | blocks | book | sim |
+//! crash | fuzz | wheel | deb | musl | pythons | setup`.
 //!
 //! Called by people and by `.ci/run`. Invariant: a command that could not do all of its work exits with
 //! something else than 0: 1 for a finding (a failing test, a broken rule), 2 for anything unexpected. Nothing
@@ -9,14 +9,17 @@
 
 mod bench;
 mod blocks;
+mod book;
 mod ci;
 mod clock;
 mod crash;
+mod deb;
 mod demo;
 mod docs;
 mod fuzz;
 mod instructions;
 mod laws;
+mod musl;
 mod plots;
 mod pythons;
 mod quickstart;
@@ -58,10 +61,16 @@ enum Command {
     Docs(docs::Args),
     /// Run every code block of every page of the documentation
     Blocks(blocks::Args),
+    /// Make the mdBook of the documentation and follow every link in it
+    Book,
     /// Run the simulator of the delivery pipeline
     Sim(sim::Args),
     /// Build the pip package, install it in a clean environment and use it
     Wheel(wheel::Args),
+    /// Build the Debian package, install it, start it by its unit's command line, upgrade it
+    Deb(deb::Args),
+    /// Build the program without any library of the machine (musl)
+    Musl(musl::Args),
     /// The Python package's tests on every Python that it promises
     Pythons(pythons::Args),
     /// Mixed statements into every SQL database while relays are killed and servers restart
@@ -97,8 +106,11 @@ fn main() -> ExitCode {
         Command::Plots => plots::run(),
         Command::Docs(args) => docs::run(&args),
         Command::Blocks(args) => blocks::run(&args),
+        Command::Book => book::book(),
         Command::Sim(args) => sim::run(&args),
         Command::Wheel(args) => wheel::wheel(&args),
+        Command::Deb(args) => deb::deb(&args),
+        Command::Musl(args) => musl::musl(&args),
         Command::Pythons(args) => pythons::pythons(&args),
         Command::Crash(args) => crash::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),

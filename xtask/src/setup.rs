@@ -69,6 +69,12 @@ const NEEDS: &[Need] = &[
     Need { what: "Python 3 with venv", present: python, packages: &["python3", "python3-venv"] },
     Need { what: "promtool", present: || has("promtool"), packages: &["prometheus"] },
     Need { what: "setpriv", present: || has("setpriv"), packages: &["util-linux"] },
+    // For the Debian package: dpkg-shlibdeps names what the program links, strip makes the program small.
+    Need {
+        what: "dpkg-shlibdeps and strip",
+        present: || has("dpkg-shlibdeps") && has("strip"),
+        packages: &["dpkg-dev", "binutils"],
+    },
     Need { what: "openssl", present: || has("openssl"), packages: &["openssl"] },
     Need { what: "curl", present: || has("curl"), packages: &["curl"] },
     Need { what: "git", present: || has("git"), packages: &["git"] },

@@ -6,6 +6,7 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
+use serde_json::Value;
 
 /// What differs from run to run, and the word that stands for it.
 const VARIES: &[(&str, &str)] = &[
@@ -33,8 +34,35 @@ fn normal(text: &str) -> String {
     PATTERNS.iter().fold(ends, |text, (pattern, word)| pattern.replace_all(&text, *word).into_owned())
 }
 
-/// Whether the page tells what came. A line that is only `…` stands for any lines, `…` in a line for any of its text.
+/// The text as JSON values, one after another; `None` when it is anything else.
+fn values(text: &str) -> Option<Vec<Value>> {
+    let begins = text.trim_start().starts_with(['{', '[']);
+    begins.then(|| serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>().ok()).flatten()
+}
+
+/// Whether two values are the same but for what differs from run to run: whatever the spaces and the order of keys.
+fn alike(shown: &Value, came: &Value) -> bool {
+    match (shown, came) {
+        (Value::Object(shown), Value::Object(came)) => {
+            let found = |(key, value): (&String, &Value)| came.get(key).is_some_and(|other| alike(value, other));
+            shown.len() == came.len() && shown.iter().all(found)
+        }
+        (Value::Array(shown), Value::Array(came)) => {
+            shown.len() == came.len() && shown.iter().zip(came).all(|(shown, came)| alike(shown, came))
+        }
+        // Numbers through the same patterns: among them are times.
+        _ => {
+            std::mem::discriminant(shown) == std::mem::discriminant(came)
+                && normal(&shown.to_string()) == normal(&came.to_string())
+        }
+    }
+}
+
+/// Whether the page tells what came. JSON is compared as JSON. In other text a line that is only `…` stands for any lines, `…` in a line for any of its text.
 pub fn same(shown: &str, came: &str) -> bool {
+    if let (Some(shown), Some(came)) = (values(shown), values(came)) {
+        return shown.len() == came.len() && shown.iter().zip(&came).all(|(shown, came)| alike(shown, came));
+    }
     let mut pattern = String::from("(?s)^");
     for line in normal(shown).lines() {
         if line.trim() == "…" {
@@ -54,6 +82,15 @@ pub fn same(shown: &str, came: &str) -> bool {
 pub struct Exchange {
     pub command: String,
     pub output: String,
+}
+
+impl Exchange {
+    /// The exit code that the page states, in a comment behind the command: `# exit code 1`. Without one it is 0.
+    pub fn code(&self) -> i32 {
+        static STATED: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"# exit code (\d+)\s*$").ok());
+        let stated = STATED.as_ref().and_then(|stated| stated.captures(&self.command));
+        stated.and_then(|stated| stated[1].parse().ok()).unwrap_or(0)
+    }
 }
 
 /// `$ command` with its output behind it; a line that ends in a backslash goes on in the next one.
@@ -99,6 +136,28 @@ mod tests {
         assert!(same("a\n…\n", "a\n"));
         assert!(same("pid … lives\n", "pid 17 lives\n"));
         assert!(!same("pid … lives\n", "pid 17\nlives\n"));
+    }
+
+    #[test]
+    fn json_is_compared_as_json() {
+        let shown =
+            "{\n  \"id\": \"0193b6a0-7b1c-7d3e-9f00-aabbccddeeff\",\n  \"at\": 1764504000000, \"n\": [1, {}]\n}\n";
+        let came = "{\"at\":1764504999999,\"n\":[1,{}],\"id\":\"0193b6a0-7b1c-7d3e-9f00-000000000000\"}\n";
+        assert!(same(shown, came));
+        assert!(same("{}\n[1]\n", "{} [1]"));
+        for other in ["{\"n\":1}", "{\"n\":\"2\"}", "{\"n\":2,\"m\":2}", "{}", "{\"n\":2} {}", "n 2", "{\"n\":null}"] {
+            assert!(!same("{\"n\": 2}\n", other), "{other}");
+        }
+        assert!(same("{\"n\": …}\n", "{\"n\": 5}\n"), "what is left out is text");
+    }
+
+    #[test]
+    fn a_command_may_state_its_exit_code() {
+        let code = |command: &str| Exchange { command: command.to_owned(), output: String::new() }.code();
+        assert_eq!(
+            [code("a"), code("a  # exit code 1"), code("a # exit code 17 "), code("a # exit code 1 or 2")],
+            [0, 1, 17, 0]
+        );
     }
 
     #[test]

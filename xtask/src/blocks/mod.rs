@@ -9,7 +9,8 @@
 //! - `<!-- runs until stopped; ready: COMMAND -->`: goes on in the background; at the page's end it is told to stop.
 //!
 //! The second word behind the fence is the file that the block is written to; a program that is written must be named
-//! by a later step. `console` blocks are compared with what comes out, and `--update` writes that into the page.
+//! by a later step. `console` blocks are compared with what comes out (JSON as JSON), and `--update` writes that into the
+//! page; a command that ends otherwise than with 0 states it: `$ litepost doctor  # exit code 1`.
 
 mod compare;
 mod page;
@@ -164,7 +165,7 @@ fn one(source: &Source, steps: &[Step], litepost: &Path, update: bool) -> Report
 }
 
 /// The program: `LITEPOST_BIN`, or built now.
-fn litepost() -> Result<PathBuf> {
+pub fn litepost() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("LITEPOST_BIN") {
         return Ok(named.into());
     }
@@ -276,14 +277,18 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Runs the commands of a `console` block and compares what they print, on both streams. Their exit codes are not
-    /// asked for: a page may show how something fails.
+    /// Runs the commands of a `console` block and compares what they print, on both streams, and their exit codes: 0
+    /// unless the page states another one.
     fn console(&mut self, block: &Block) -> Result<()> {
         let all = exchanges(&block.text).context("a console block begins with `$ ` and a command")?;
         let mut fresh = String::new();
         let mut wrong = None;
         for exchange in all {
-            let mut came = self.room.bash(&format!("exec 2>&1\n{}", exchange.command))?.stdout;
+            let ended = self.room.bash(&format!("exec 2>&1\n{}", exchange.command))?;
+            let (code, mut came) = (ended.status.code().unwrap_or(-1), ended.stdout);
+            if code != exchange.code() {
+                bail!("`{}` ends with exit code {code}, not {}:\n{came}", exchange.command, exchange.code());
+            }
             if !came.is_empty() && !came.ends_with('\n') {
                 came.push('\n');
             }
@@ -405,6 +410,8 @@ mod tests {
             ("```sh\nfalse\n```\n", "exit status: 1"),
             ("```sh\ncat missing | sort\n```\n", "missing"),
             ("```console\n$ echo 1\n2\n```\n", "instead of"),
+            ("```console\n$ exit 3\n```\n", "ends with exit code 3, not 0"),
+            ("```console\n$ true  # exit code 1\n```\n", "ends with exit code 0, not 1"),
             ("```json\n{\n```\n", "no JSON"),
             ("```python\nraise SystemExit(3)\n```\n", "exit status: 3"),
             ("```python a.py\nprint(1)\n```\n", "written and never used"),
