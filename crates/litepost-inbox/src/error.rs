@@ -135,7 +135,7 @@ pub enum InboxError {
         reason: String,
     },
     /// The database said no.
-    #[error("the database refused{}: {source}", code_of(.sqlstate.as_deref(), *.code))]
+    #[error("the database refused{}: {}", code_of(.sqlstate.as_deref(), *.code), words_of(&**.source))]
     Database {
         /// The five characters of SQLSTATE, where the driver has them.
         sqlstate: Option<String>,
@@ -146,6 +146,22 @@ pub enum InboxError {
         /// The driver's own error.
         source: Source,
     },
+}
+
+/// What a driver says, with what the server has said behind it: tokio-postgres alone says `db error`. The first line of each:
+/// what follows may hold the row's values.
+fn words_of(error: &(dyn StdError + 'static)) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        let first = said.lines().next().unwrap_or_default();
+        if !words.contains(first) {
+            words = format!("{words}: {first}");
+        }
+        source = cause.source();
+    }
+    words
 }
 
 fn code_of(sqlstate: Option<&str>, code: Option<i64>) -> String {

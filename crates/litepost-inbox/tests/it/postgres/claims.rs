@@ -182,6 +182,7 @@ async fn a_table_without_its_key_and_a_user_without_privileges_claim_nothing() {
     let tx = client.transaction().await.unwrap();
     let error = inbox.claim(&tx, &scope(), &id("m")).await.unwrap_err();
     assert_eq!(error.sqlstate(), Some("42P10"));
+    assert!(error.to_string().contains("ON CONFLICT specification"), "the server's own words: {error}");
     assert!(error.hint().contains("primary key") && !error.is_retryable());
 }
 
