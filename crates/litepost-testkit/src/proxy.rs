@@ -27,6 +27,7 @@ struct State {
     target: u16,
     open: Mutex<Vec<TcpStream>>,
     closed: AtomicBool,
+    away: AtomicBool,
     swallow: AtomicBool,
     delay_ms: AtomicU64,
     /// Bytes that clients may still send before everything is cut.
@@ -47,6 +48,7 @@ impl Proxy {
             target,
             open: Mutex::default(),
             closed: AtomicBool::new(false),
+            away: AtomicBool::new(false),
             swallow: AtomicBool::new(false),
             delay_ms: AtomicU64::new(0),
             left: AtomicI64::new(NEVER),
@@ -75,6 +77,14 @@ impl Proxy {
     /// Cuts every connection now. New ones are accepted.
     pub fn cut(&self) {
         self.state.cut();
+    }
+
+    /// While true, nobody is there: every connection is cut, and new ones are closed at once.
+    pub fn away(&self, yes: bool) {
+        self.state.away.store(yes, Ordering::SeqCst);
+        if yes {
+            self.state.cut();
+        }
     }
 
     /// Cuts every connection once clients have sent this many more bytes; the last message arrives in part.
@@ -114,6 +124,9 @@ impl Drop for Proxy {
 
 impl State {
     fn connect(self: &Arc<Self>, client: TcpStream) {
+        if self.away.load(Ordering::SeqCst) {
+            return;
+        }
         let Ok(server) = TcpStream::connect(("127.0.0.1", self.target)) else {
             // As the server itself would: nobody listens.
             return;
@@ -224,5 +237,12 @@ mod tests {
         third.write_all(b"again").unwrap();
         third.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"again");
+        proxy.away(true);
+        assert_eq!(connect().read(&mut answer).unwrap_or(0), 0, "nobody is there");
+        proxy.away(false);
+        let mut fourth = connect();
+        fourth.write_all(b"there").unwrap();
+        fourth.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"there");
     }
 }

@@ -3,6 +3,7 @@
 //! Configuration, `litepost sinks`, the docs and the conformance tests follow from [`registry`]. A new sink is one
 //! file and one line here.
 
+mod aws;
 mod blackhole;
 mod compress;
 mod encode;
@@ -39,7 +40,7 @@ mod stdout;
 #[allow(dead_code, reason = "parts are used by the brokers' sinks only, each behind its feature")]
 mod template;
 mod tls;
-#[cfg(any(feature = "amqp", feature = "kafka"))]
+#[cfg(any(feature = "amqp", feature = "aws", feature = "kafka"))]
 mod windows;
 
 pub use self::reference::reference;
@@ -73,6 +74,7 @@ pub fn registry() -> &'static [SinkType] {
         mqtt::TYPE,
         #[cfg(feature = "kafka")]
         kafka::TYPE,
+        aws::sqs::TYPE,
         blackhole::TYPE,
     ];
     TYPES

@@ -1,6 +1,18 @@
 //! Every sink that delivers events to a broker, through one suite: a line each.
 
+use litepost_relay::sinks;
 use litepost_testkit::conformance;
+
+#[test]
+fn every_sink_of_events_is_in_the_suite() {
+    // These have no server that could be killed or away.
+    const OUTSIDE: [&str; 3] = ["stdout", "file", "blackhole"];
+    let lines = include_str!("conformance.rs");
+    for kind in sinks::registry().iter().filter(|kind| !kind.statements && !OUTSIDE.contains(&kind.name)) {
+        let harnesses = if kind.name == "webhook" { "http" } else { kind.name };
+        assert!(lines.contains(&format!("crate::brokers::{harnesses}::")), "{} has no line", kind.name);
+    }
+}
 
 conformance!(http, crate::brokers::http::harness);
 mod exec {
@@ -56,4 +68,12 @@ mod kafka {
         hostile_values_arrive_or_are_refused connection_cut_mid_batch
         server_paused_and_resumed slow_server credentials_wrong topic_missing message_too_large acknowledgement_lost
         shutdown_mid_batch);
+}
+#[cfg(feature = "aws")]
+conformance!(sqs_fifo, crate::brokers::sqs::fifo);
+#[cfg(feature = "aws")]
+mod sqs_standard {
+    // The cases that groups and deduplication ids, which a standard queue has not, could make a difference in.
+    litepost_testkit::conformance!(@cases crate::brokers::sqs::standard;
+        delivers keeps_bytes_exactly keeps_headers_exactly acknowledgement_lost shutdown_mid_batch);
 }

@@ -35,6 +35,12 @@ pub trait Harness {
     /// The port of the server on 127.0.0.1.
     fn port(&self) -> u16;
 
+    /// Whether the server takes thousands of events in seconds. One that stands in for a service may not: then the cases that
+    /// send thousands send hundreds.
+    fn takes_thousands(&self) -> bool {
+        true
+    }
+
     /// Called before [`Harness::connection`] when the sink will reach the server through a proxy on this port. For
     /// servers that tell clients where to connect (Kafka): they must name the proxy. Others have nothing to do.
     fn behind(&mut self, _proxy: u16) {}

@@ -1,4 +1,5 @@
-//! An account of AWS: moto's server, which lets in one user only, read by boto3. For the bucket behind the claim check.
+//! An account of AWS: moto's server, which lets in one user only, read by boto3. For the bucket behind the claim check, and
+//! for queues.
 
 use litepost_testkit::conformance::{Received, consume_with};
 use litepost_testkit::servers::Moto;
@@ -13,11 +14,24 @@ pub(crate) struct Account {
 }
 
 impl Account {
+    /// One that lets in its user only, who may do everything that the tests do.
     pub(crate) fn new() -> Self {
+        let account = Self::whose_user_may("s3:*,sqs:*,sns:*");
+        account.lock();
+        account
+    }
+
+    /// With a user who may do this, a list of actions, once it is locked. (Before, it is faster by far.)
+    pub(crate) fn whose_user_may(actions: &str) -> Self {
         let server = Moto::start();
-        let mut key = consume_with(SCRIPT, &[&server.url(), "prepare", "anybody", "anybody", ""]);
+        let mut key = consume_with(SCRIPT, &[&server.url(), "prepare", "anybody", "anybody", actions]);
         let key = key.pop().unwrap();
         Self { server, key_id: key.id, secret: String::from_utf8(key.body).unwrap() }
+    }
+
+    /// From now on everybody else is turned away.
+    pub(crate) fn lock(&self) {
+        self.script("lock", "");
     }
 
     /// Runs the script as the user.
@@ -27,9 +41,26 @@ impl Account {
 
     /// Endpoint, region and key, as keys of a table.
     pub(crate) fn keys(&self) -> String {
-        let (url, id, secret, region) = (self.server.url(), &self.key_id, &self.secret, Moto::REGION);
+        self.keys_at(self.server.port(), &self.secret)
+    }
+
+    /// The same through another port and with another secret.
+    pub(crate) fn keys_at(&self, port: u16, secret: &str) -> String {
+        let (url, id, region) = (format!("http://127.0.0.1:{port}"), &self.key_id, Moto::REGION);
         format!(
             "endpoint = \"{url}\", region = \"{region}\", access_key_id = \"{id}\", secret_access_key = \"{secret}\""
         )
+    }
+
+    /// The secret of the user's key.
+    #[cfg(feature = "aws")]
+    pub(crate) fn secret(&self) -> &str {
+        &self.secret
+    }
+
+    /// The server.
+    #[cfg(feature = "aws")]
+    pub(crate) fn server(&self) -> &Moto {
+        &self.server
     }
 }

@@ -1,7 +1,8 @@
 """Reads messages as CloudEvents with the CloudEvents SDK: cloudevents.py TRANSPORT (structured|binary) URL.
 
 The SDK has bindings to Kafka and RabbitMQ. NATS's is HTTP's; Redis has none and takes RabbitMQ's. For MQTT the SDK
-has none: the attributes have no prefix in 5, and there are none outside of the body in 3.1.1.
+has none: the attributes have no prefix in 5, and there are none outside of the body in 3.1.1. Nor has it one for SQS, whose
+messages are text.
 """
 
 import asyncio
@@ -112,6 +113,20 @@ def from_mqtt():
         yield like_rabbitmq(named, message.properties.ContentType, message.payload)
 
 
+def from_sqs():
+    import boto3
+
+    key, secret, queue = url.split(" ")
+    at = urlsplit(queue)
+    endpoint = f"{at.scheme}://{at.netloc}"
+    access = {"aws_access_key_id": key, "aws_secret_access_key": secret}
+    client = boto3.client("sqs", endpoint_url=endpoint, region_name="eu-west-1", **access)
+    found = client.receive_message(QueueUrl=at.geturl(), MaxNumberOfMessages=10, MessageAttributeNames=["All"])
+    for message in found["Messages"]:
+        assert message["MessageAttributes"]["content-type"]["StringValue"] == "application/cloudevents+json"
+        yield FORMAT.read(None, message["Body"].encode())
+
+
 def data(event) -> bytes:
     found = event.get_data()
     if isinstance(found, bytes):
@@ -125,6 +140,7 @@ messages = {
     "kafka": from_kafka,
     "rabbitmq": from_rabbitmq,
     "mqtt": from_mqtt,
+    "sqs": from_sqs,
 }
 for event in messages[transport]():
     line = {

@@ -3,7 +3,14 @@
 
 #[cfg(feature = "s3")]
 pub(crate) mod aws;
-#[cfg(any(feature = "nats", feature = "redis", feature = "amqp", feature = "mqtt", feature = "kafka"))]
+#[cfg(any(
+    feature = "nats",
+    feature = "redis",
+    feature = "amqp",
+    feature = "mqtt",
+    feature = "kafka",
+    feature = "aws"
+))]
 mod cloudevents;
 pub(crate) mod exec;
 pub(crate) mod http;
@@ -17,6 +24,8 @@ pub(crate) mod nats;
 pub(crate) mod rabbitmq;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(feature = "aws")]
+pub(crate) mod sqs;
 
 /// A certificate for `localhost`, made for this test, and its key.
 #[cfg(any(feature = "amqp", feature = "mqtt"))]
