@@ -155,3 +155,30 @@ def test_mysql_tables_that_would_lose_or_repeat_messages_are_refused(mariadb: in
                 Inbox("cleaned").claim(conn, "s", "1")
             conn.rollback()
         cursor.execute("DROP TABLE cleaned")
+
+
+@pytest.mark.parametrize(
+    "error", [psycopg.errors.DeadlockDetected("x"), pymysql.err.OperationalError(1213, "Deadlock found")]
+)
+def test_a_batch_that_loses_a_deadlock_is_run_again_and_not_for_ever(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[Any] = []
+
+    def batch(owned: Any, steps: Any) -> list[int]:
+        answer = batches.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    cleaner = InboxCleaner(INBOX, timedelta(days=7), redelivery=timedelta(days=1))
+    monkeypatch.setattr(cleaner, "_transaction", batch)
+    owned: Any = type("Owned", (), {"driver": type("Driver", (), {"dialect": "postgres"})})
+    batches[:] = [*[error] * 20, [1, 2], error, [3], []]
+    assert cleaner._pass(owned, 9, (), only=False) == 3  # pyright: ignore[reportPrivateUsage]
+    batches[:] = [error] * 21
+    with pytest.raises(type(error)):
+        cleaner._pass(owned, 9, (), only=False)  # pyright: ignore[reportPrivateUsage]
+    batches[:] = [psycopg.OperationalError("gone"), [1]]
+    with pytest.raises(psycopg.OperationalError):
+        cleaner._pass(owned, 9, (), only=False)  # pyright: ignore[reportPrivateUsage]

@@ -19,6 +19,8 @@ use crate::moment::Moment;
 const BATCH: u32 = 1_000;
 /// The largest batch: a transaction stays short, and MySQL's statements small.
 const BATCH_MAX: u32 = 10_000;
+/// Conflicts of one batch in a row that are no reason to end a run: the server lets one of two go on, each time.
+const CONFLICTS_MAX: u32 = 20;
 /// How many scopes one table may have when silence is counted.
 const SCOPES_MAX: usize = 10_000;
 
@@ -169,7 +171,14 @@ impl Cleaner {
         let mut deleted = before;
         let mut low = Moment::MIN;
         loop {
-            let batch = driver.delete(&self.inbox, Page { low, cutoff, filter, limit: self.batch }).await?;
+            let page = Page { low, cutoff, filter, limit: self.batch };
+            let mut conflicts = Conflicts::default();
+            let batch = loop {
+                match driver.delete(&self.inbox, page).await {
+                    Err(error) => conflicts.pass(error)?,
+                    Ok(batch) => break batch,
+                }
+            };
             if batch.deleted == 0 {
                 return Ok(deleted);
             }
@@ -207,6 +216,19 @@ impl Cleaner {
     }
 }
 
+/// Batches that the server has ended in favour of another transaction (a deadlock, a serialization failure): rolled back,
+/// and to be run again. Two cleaners that share the work, or one beside claims, meet that now and then.
+#[derive(Debug, Default)]
+pub(crate) struct Conflicts(u32);
+
+impl Conflicts {
+    /// The error, unless the batch may be run again.
+    pub(crate) fn pass(&mut self, error: InboxError) -> Result<(), InboxError> {
+        self.0 += 1;
+        if error.is_conflict() && self.0 <= CONFLICTS_MAX { Ok(()) } else { Err(error) }
+    }
+}
+
 /// The scopes of a table, one indexed look each.
 pub(crate) async fn all_scopes<D: CleanDriver>(driver: &mut D, inbox: &Inbox) -> Result<Vec<String>, InboxError> {
     let mut scopes: Vec<String> = Vec::new();
@@ -239,5 +261,110 @@ impl fmt::Debug for Cleaner {
             .field("scopes", &self.scopes)
             .field("batch", &self.batch)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{Batch, Totals};
+    use crate::sql::Dialect;
+
+    /// A database that answers each batch with so many deadlocks first.
+    struct Deadlocks {
+        each: u32,
+        left: u32,
+        batches: u64,
+    }
+
+    fn deadlock() -> InboxError {
+        InboxError::from_driver(std::io::Error::other("deadlock"), Some("40001"), Some(1213), false)
+    }
+
+    impl CleanDriver for Deadlocks {
+        const DIALECT: Dialect = Dialect::MySql;
+
+        async fn flaw(&mut self, _: &Inbox) -> Result<Option<String>, InboxError> {
+            Ok(None)
+        }
+
+        async fn now(&mut self, _: &Inbox) -> Result<Moment, InboxError> {
+            Ok(Moment::from_micros(1_000_000))
+        }
+
+        async fn next_scope(&mut self, _: &Inbox, _: &str) -> Result<Option<String>, InboxError> {
+            Ok(None)
+        }
+
+        async fn earliest(&mut self, _: &Inbox, _: &str, _: Moment, _: Moment) -> Result<Option<Moment>, InboxError> {
+            Ok(None)
+        }
+
+        async fn latest(&mut self, _: &Inbox, _: &str, _: Moment) -> Result<Option<Moment>, InboxError> {
+            Ok(None)
+        }
+
+        async fn delete(&mut self, _: &Inbox, _: Page<'_>) -> Result<Batch, InboxError> {
+            let deleted = self.answer().await?;
+            Ok(Batch { deleted, latest: None })
+        }
+
+        async fn count(&mut self, _: &Inbox, _: Moment, _: Filter<'_>) -> Result<u64, InboxError> {
+            Ok(0)
+        }
+
+        async fn totals(&mut self, _: &Inbox, _: Option<&str>) -> Result<Totals, InboxError> {
+            Ok(Totals::default())
+        }
+
+        async fn forget(&mut self, _: &Inbox, _: &str, _: &str) -> Result<u64, InboxError> {
+            Ok(0)
+        }
+
+        async fn forget_scope(&mut self, _: &Inbox, _: &str, _: u32) -> Result<u64, InboxError> {
+            self.answer().await
+        }
+    }
+
+    impl Deadlocks {
+        fn new(each: u32) -> Self {
+            Self { each, left: each, batches: 3 }
+        }
+
+        async fn answer(&mut self) -> Result<u64, InboxError> {
+            if self.left > 0 {
+                self.left -= 1;
+                return Err(deadlock());
+            }
+            self.left = self.each;
+            self.batches -= u64::from(self.batches > 0);
+            Ok(self.batches * 10)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_loses_a_deadlock_is_run_again_and_not_for_ever() {
+        let inbox = Inbox::new("inbox").unwrap();
+        let week = Duration::from_secs(7 * 24 * 3_600);
+        let horizon = Horizon::new(Duration::from_secs(60), Duration::ZERO);
+        let mut cleaner = Cleaner::new(&inbox, week, horizon).unwrap();
+        let scope = Scope::new("orders").unwrap();
+        for each in [0, 1, CONFLICTS_MAX] {
+            assert_eq!(cleaner.run(&mut Deadlocks::new(each)).await.unwrap().deleted, 30, "{each}");
+            assert_eq!(inbox.forget_scope(&mut Deadlocks::new(each), &scope).await.unwrap(), 30, "{each}");
+        }
+        let mut never = Deadlocks::new(CONFLICTS_MAX + 1);
+        assert_eq!(cleaner.run(&mut never).await.unwrap_err().sqlstate(), Some("40001"));
+        let mut never = Deadlocks::new(CONFLICTS_MAX + 1);
+        assert_eq!(inbox.forget_scope(&mut never, &scope).await.unwrap_err().sqlstate(), Some("40001"));
+    }
+
+    #[test]
+    fn another_error_ends_the_run_at_once() {
+        let lost = InboxError::from_driver(std::io::Error::other("x"), Some("57P01"), None, true);
+        assert!(Conflicts::default().pass(lost).is_err());
+        // A lock that was waited for until the server's timeout would be waited for again, twenty times.
+        let waited = InboxError::from_driver(std::io::Error::other("x"), Some("HY000"), Some(1205), false);
+        assert!(Conflicts::default().pass(waited).is_err());
     }
 }

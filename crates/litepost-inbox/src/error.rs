@@ -212,6 +212,11 @@ impl InboxError {
         }
     }
 
+    /// True when the server has rolled the transaction back in favour of another one (SQLSTATE class 40).
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.is_retryable() && self.sqlstate().is_some_and(|state| state.starts_with("40"))
+    }
+
     /// True when the connection is gone. It cannot be known whether a commit under way landed: connect
     /// anew and run the transaction again, the claim answers `Duplicate` if it did.
     pub fn is_disconnected(&self) -> bool {

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::cleaner::all_scopes;
+use crate::cleaner::{Conflicts, all_scopes};
 use crate::driver::{CleanDriver, Totals};
 use crate::error::InboxError;
 use crate::ident::{MessageId, Scope};
@@ -83,11 +83,15 @@ impl Inbox {
 
     /// Deletes every marker of a scope, in batches: for a consumer that is gone for good.
     pub async fn forget_scope<D: CleanDriver>(&self, connection: &mut D, scope: &Scope) -> Result<u64, InboxError> {
-        let mut forgotten = 0;
+        let (mut forgotten, mut conflicts) = (0, Conflicts::default());
         loop {
-            match connection.forget_scope(self, scope.as_str(), FORGET_BATCH).await? {
-                0 => return Ok(forgotten),
-                batch => forgotten += batch,
+            match connection.forget_scope(self, scope.as_str(), FORGET_BATCH).await {
+                Ok(0) => return Ok(forgotten),
+                Ok(batch) => {
+                    forgotten += batch;
+                    conflicts = Conflicts::default();
+                }
+                Err(error) => conflicts.pass(error)?,
             }
         }
     }

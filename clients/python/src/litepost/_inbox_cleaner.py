@@ -23,6 +23,8 @@ _BATCH_MAX = 10_000
 # How many looks at a scope's markers one cleanup may take; how many scopes a table may have when silence is counted.
 _LOOKS_MAX = 20_000
 _SCOPES_MAX = 10_000
+# Conflicts of one batch in a row that are no reason to end a run: the server lets one of two go on, each time.
+_CONFLICTS_MAX = 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -130,11 +132,24 @@ class InboxCleaner:
         that one left in the index.
         """
         low = deleted = 0
-        while dates := self._transaction(owned, self._batch(owned.driver.dialect, low, cutoff, scopes, only)):
+        while dates := self._one_batch(owned, low, cutoff, scopes, only=only):
             deleted, low = deleted + len(dates), max(dates)
             if self.on_batch is not None:
                 self.on_batch(len(dates))
         return deleted
+
+    def _one_batch(
+        self, owned: drivers.Owned, low: int, cutoff: int, scopes: tuple[str, ...], *, only: bool
+    ) -> list[int]:
+        """Deletes one batch. A server that ends it in favour of another transaction has rolled it back: once more."""
+        conflicts = 0
+        while True:
+            try:
+                return self._transaction(owned, self._batch(owned.driver.dialect, low, cutoff, scopes, only))
+            except Exception as error:
+                conflicts += 1
+                if conflicts > _CONFLICTS_MAX or not drivers.is_conflict(error):
+                    raise
 
     @staticmethod
     def _transaction(owned: drivers.Owned, steps: Steps) -> Any:

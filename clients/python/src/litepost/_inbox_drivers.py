@@ -21,6 +21,9 @@ _IN_TRANSACTION = 1
 _DUPLICATE = 1062
 
 
+_DEADLOCK = 1213
+
+
 class InboxError(LitepostError):
     """Something is wrong with a claim or a cleanup."""
 
@@ -263,6 +266,15 @@ def _result(connection: Any, statement: Statement, sql: str) -> Any:
     except Exception as error:
         return _marked(statement, error)
     return result.fetchall() if statement.rows else result.rowcount
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the server has rolled the transaction back in favour of another: a deadlock, a serialization failure."""
+    if getattr(error, "sqlstate", None) in ("40001", "40P01"):
+        return True
+    number = next(iter(error.args), None)
+    # PyMySQL tells no SQLSTATE; 1213 is the deadlock.
+    return type(error).__module__.partition(".")[0] == "pymysql" and number == _DEADLOCK
 
 
 def owned(conn: Any) -> Owned:

@@ -55,6 +55,12 @@ pub(crate) fn destinations(servers: &Servers) -> Vec<(&'static str, String)> {
         ("kafka", sink("{ brokers = '127.0.0.1:1', user = 'user', password = '${PASS}' }")),
         ("rabbitmq", sink("{ url = 'amqp://user:${PASS}@127.0.0.1:1' }")),
         ("mqtt", sink("{ url = 'mqtt://127.0.0.1:1', user = 'user', password = '${PASS}' }")),
+        (
+            "sqs",
+            sink(
+                "{ queue_url = 'http://127.0.0.1:1/1/orders.fifo', endpoint = 'http://127.0.0.1:1', region = 'eu-west-1', access_key_id = 'one', secret_access_key = '${PASS}', session_token = '${PASS}' }",
+            ),
+        ),
         ("python", format!("writer_class = 'absent:Writer'\n{}", db("{ token = '${PASS}' }"))),
     ]
 }
