@@ -44,10 +44,12 @@ fn quiet(level: &str) -> String {
     format!("{level},hyper=warn,reqwest=warn,rustls=warn,lapin=off,rumqttc=error,opentelemetry=warn")
 }
 
-/// The AMQP client logs a returned message whole, payload included; the relay tells of it without.
+/// What is never logged, whatever the environment asks for. The AMQP client logs a returned message whole, payload
+/// included; the relay tells of it without. The AWS SDK logs what it signs, session token included, and whole requests.
+const NEVER: [&str; 4] =
+    ["lapin::returned_messages=off", "aws_sigv4=info", "aws_sigv4::http_request::sign=off", "aws_smithy_runtime=info"];
+
 fn without_payloads(filter: EnvFilter) -> EnvFilter {
-    match "lapin::returned_messages=off".parse() {
-        Ok(directive) => filter.add_directive(directive),
-        Err(_) => filter,
-    }
+    let directives = NEVER.iter().filter_map(|directive| directive.parse().ok());
+    directives.fold(filter, EnvFilter::add_directive)
 }
