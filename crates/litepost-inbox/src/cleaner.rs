@@ -305,7 +305,7 @@ mod tests {
         }
 
         async fn delete(&mut self, _: &Inbox, _: Page<'_>) -> Result<Batch, InboxError> {
-            let deleted = self.answer().await?;
+            let deleted = self.answer()?;
             Ok(Batch { deleted, latest: None })
         }
 
@@ -322,7 +322,7 @@ mod tests {
         }
 
         async fn forget_scope(&mut self, _: &Inbox, _: &str, _: u32) -> Result<u64, InboxError> {
-            self.answer().await
+            self.answer()
         }
     }
 
@@ -331,7 +331,7 @@ mod tests {
             Self { each, left: each, batches: 3 }
         }
 
-        async fn answer(&mut self) -> Result<u64, InboxError> {
+        fn answer(&mut self) -> Result<u64, InboxError> {
             if self.left > 0 {
                 self.left -= 1;
                 return Err(deadlock());

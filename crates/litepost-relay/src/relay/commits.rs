@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::bell::{Bell, Heard, Told};
-use super::reader::LOOK_AGAIN;
+use super::reader::{LOOK_AGAIN, LOOK_ON};
 use super::wake::{SAFETY_POLL, Wakes};
+use crate::clock;
 
 /// Waits for commits of other connections to some outbox files.
 pub struct Commits {
@@ -39,9 +40,14 @@ impl Commits {
     /// nothing, since a write to the -wal is heard of before its commit can be seen. Whether it has found something.
     pub fn wait<E>(&mut self, mut look: impl FnMut() -> Result<bool, E>) -> Result<bool, E> {
         let mut again = if self.bell.wait(SAFETY_POLL) == Heard::Written { 0 } else { LOOK_AGAIN.len() };
+        let until = clock::instant() + LOOK_ON;
         loop {
             if look()? {
                 return Ok(true);
+            }
+            if again == 0 && clock::instant() < until {
+                std::hint::spin_loop();
+                continue;
             }
             let Some(pause) = LOOK_AGAIN.get(again) else { return Ok(false) };
             again = if self.bell.wait(*pause) == Heard::Written { 0 } else { again + 1 };

@@ -43,6 +43,10 @@ pub(super) const LOOK_AGAIN: [Duration; 6] = [
     Duration::from_micros(640),
 ];
 
+/// How long a look is repeated at once before the thread sleeps again: a commit follows its first write within
+/// microseconds, and a processor that sleeps takes tens of them to wake.
+pub(super) const LOOK_ON: Duration = Duration::from_micros(60);
+
 /// Why a read failed, for people.
 pub(super) type ReadError = String;
 
@@ -325,8 +329,17 @@ impl Worker {
     /// followed by others; whoever asks meanwhile is answered.
     fn wake(&mut self) {
         self.look = None;
-        if !self.look_now() && !self.parked.is_empty() {
-            self.look = Some((clock::instant() + LOOK_AGAIN[0], 0));
+        let until = clock::instant() + LOOK_ON;
+        while !self.look_now() {
+            if self.parked.is_empty() {
+                return;
+            }
+            let now = clock::instant();
+            if now >= until {
+                self.look = Some((now + LOOK_AGAIN[0], 0));
+                return;
+            }
+            std::hint::spin_loop();
         }
     }
 
