@@ -310,7 +310,8 @@ keys! {
         #[scope = File]
         retain_log_days: Count<0, 36_500>,
         /// sqloutbox's word for how many cycles lie between two prunings; here delivered events are pruned, in small
-        /// batches, when this many have been settled since the last time, and every two seconds in any case.
+        /// batches, when this many have been settled since the last time, every two seconds while events are settled,
+        /// and every ten seconds otherwise.
         #[default = "500"]
         #[scope = File]
         cleanup_every: Count<1, 1_000_000_000>,
