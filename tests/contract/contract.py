@@ -63,9 +63,10 @@ refused(
     "INSERT OR REPLACE INTO litepost_outbox (seq, topic, payload) VALUES (1, 'a', 'b')",
 )
 refused(
-    "litepost: this version of this key exists already; read the aggregate again and retry",
+    "litepost: this key has this version already, or a later one; read the aggregate again and retry",
     "INSERT INTO litepost_outbox (topic, key, payload, version) VALUES ('orders', '501', '{}', 1)",
 )
+refused("litepost: a version needs a key, starts at 1 and ends at 9223372036854775806", "INSERT INTO litepost_outbox (topic, payload, version) VALUES ('orders', '{}', 1)")
 refused("litepost: events are immutable; write a new event instead", "UPDATE litepost_outbox SET payload = 'x'")
 refused("litepost: this event is not delivered yet and cannot be deleted", "DELETE FROM litepost_outbox")
 
@@ -74,4 +75,8 @@ for _ in range(2):
     db.execute("INSERT INTO litepost_outbox (topic, payload, dedup_key) VALUES ('orders', '{}', 'once')")
 db.execute(INSERT, ("orders", "501", "last", "{}"))
 assert [seq for (seq,) in db.execute("SELECT seq FROM litepost_outbox ORDER BY seq")] == [1, 2, 3, 4]
+
+NEXT = """INSERT INTO litepost_outbox (topic, key, payload, version) VALUES ('orders', '501', '{}',
+  (SELECT coalesce(max(version), 0) + 1 FROM litepost_version WHERE topic = 'orders' AND key = '501')) RETURNING seq, version"""
+assert [db.execute(NEXT).fetchone() for _ in range(2)] == [(5, 2), (6, 3)]
 print("the contract holds in Python, SQLite", sqlite3.sqlite_version)

@@ -36,5 +36,11 @@ refused "litepost: events are immutable; write a new event instead" \
   "UPDATE litepost_outbox SET topic = 'x' WHERE seq = 1"
 refused "litepost: this event is not delivered yet and cannot be deleted" \
   "DELETE FROM litepost_outbox WHERE seq = 1"
-test "$(sqlite3 "$file" "SELECT group_concat(seq || ' ' || typeof(payload)) FROM litepost_outbox")" = "1 text,2 blob"
+next="INSERT INTO litepost_outbox (topic, key, payload, version) VALUES ('orders', '501', 'paid',
+  (SELECT coalesce(max(version), 0) + 1 FROM litepost_version WHERE topic = 'orders' AND key = '501'))"
+sqlite3 -bail "$file" "BEGIN; $next; ROLLBACK; $next; $next"
+refused "litepost: this key has this version already, or a later one; read the aggregate again and retry" \
+  "INSERT OR REPLACE INTO litepost_outbox (topic, key, payload, version) VALUES ('orders', '501', 'paid', 2)"
+test "$(sqlite3 "$file" "SELECT group_concat(version) FROM litepost_outbox")" = "1,2"
+test "$(sqlite3 "$file" "SELECT group_concat(seq || ' ' || typeof(payload)) FROM litepost_outbox")" = "1 text,2 blob,3 text,4 text"
 echo "the contract holds in the shell, SQLite $(sqlite3 --version)"

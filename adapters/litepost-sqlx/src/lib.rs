@@ -18,10 +18,10 @@
 //! `BEGIN IMMEDIATE` and not `begin()`: a transaction that begins with a read cannot write any more once another
 //! connection has ([`EnqueueError::StaleSnapshot`]).
 
-use litepost::contract::{Bind, INSERT, Row};
+use litepost::contract::{Bind, INSERT, INSERT_NEXT, Row};
 pub use litepost::{EnqueueError, Enqueued, NewEvent, NewPayload};
-use sqlx::sqlite::{Sqlite, SqliteArguments};
-use sqlx::{Connection as _, Transaction};
+use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteRow};
+use sqlx::{Connection as _, Row as _, Transaction};
 
 /// Writes one event in the transaction. It is delivered once the transaction has committed, and not otherwise.
 ///
@@ -34,9 +34,16 @@ pub async fn enqueue(tx: &mut Transaction<'_, Sqlite>, event: &NewEvent) -> Resu
 
 async fn write(tx: &mut Transaction<'_, Sqlite>, event: &NewEvent) -> Result<Enqueued, EnqueueError> {
     let row = Row::new(event);
-    let mut query = sqlx::query::<Sqlite>(INSERT);
+    let next = row.takes_next_version();
+    let mut query = sqlx::query::<Sqlite>(if next { INSERT_NEXT } else { INSERT });
     for value in row.binds() {
         query = bind(query, value);
+    }
+    if next {
+        let returned = query.fetch_all(&mut **tx).await.map_err(|error| explain(&error))?;
+        let read = |row: &SqliteRow| Ok((row.try_get(0)?, row.try_get(1)?));
+        let returned = returned.first().map(read).transpose().map_err(|error| explain(&error))?;
+        return Ok(row.enqueued_next(returned));
     }
     let done = query.execute(&mut **tx).await.map_err(|error| explain(&error))?;
     Ok(row.enqueued(done.rows_affected(), done.last_insert_rowid()))

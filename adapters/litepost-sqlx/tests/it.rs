@@ -75,10 +75,10 @@ async fn every_column_arrives_as_it_was_given() {
         .deliver_after(i64::MAX)
         .expires_at(i64::MIN)
         .id("id-1");
-    let Enqueued::Written { seq, id } = enqueue(&mut tx, &event).await.unwrap() else { panic!("a duplicate") };
+    let Enqueued::Written { seq, id, .. } = enqueue(&mut tx, &event).await.unwrap() else { panic!("a duplicate") };
     assert_eq!((seq.0, id.as_str()), (1, "id-1"));
     assert_eq!(enqueue(&mut tx, &NewEvent::new("orders", "").dedup_key("d")).await.unwrap(), Enqueued::Duplicate);
-    let Enqueued::Written { seq, id } = enqueue(&mut tx, &NewEvent::new("orders", "text")).await.unwrap() else {
+    let Enqueued::Written { seq, id, .. } = enqueue(&mut tx, &NewEvent::new("orders", "text")).await.unwrap() else {
         panic!("a duplicate")
     };
     assert_eq!((seq.0, id.len()), (2, 36));
@@ -91,6 +91,25 @@ async fn every_column_arrives_as_it_was_given() {
     assert_eq!((row.get::<i64, _>("version"), row.get::<String, _>("source")), (7, "shop-1".into()));
     assert_eq!((row.get::<i64, _>("deliver_after"), row.get::<i64, _>("expires_at")), (i64::MAX, i64::MIN));
     assert_eq!(shop.number("SELECT typeof(payload) = 'text' FROM litepost_outbox WHERE seq = 2").await, 1);
+}
+
+#[tokio::test]
+async fn a_version_is_assigned_or_checked() {
+    let shop = shop().await;
+    let next = NewEvent::new("t", "p").key("k").next_version();
+    let mut tx = shop.pool.begin().await.unwrap();
+    assert_eq!(enqueue(&mut tx, &next).await.unwrap().version(), Some(1));
+    tx.rollback().await.unwrap();
+    let mut tx = shop.pool.begin().await.unwrap();
+    assert_eq!(enqueue(&mut tx, &next.clone().dedup_key("d")).await.unwrap().version(), Some(1));
+    assert_eq!(enqueue(&mut tx, &next.clone().dedup_key("d")).await.unwrap(), Enqueued::Duplicate);
+    let written = enqueue_many(&mut tx, [&next, &next]).await.unwrap();
+    assert_eq!(written.iter().filter_map(Enqueued::version).collect::<Vec<_>>(), [2, 3]);
+    let given = NewEvent::new("t", "p").key("k").version(3);
+    assert_eq!(enqueue(&mut tx, &given).await, Err(EnqueueError::DuplicateVersion));
+    assert_eq!(enqueue(&mut tx, &NewEvent::new("t", "p").next_version()).await, Err(EnqueueError::BadVersion));
+    tx.commit().await.unwrap();
+    assert_eq!(shop.events().await, 3);
 }
 
 #[tokio::test]

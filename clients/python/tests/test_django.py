@@ -34,6 +34,16 @@ def test_in_atomic(connection, path):
     assert [row[2] for row in log(path)] == ['{"100%":"?"}', "x"]
 
 
+def test_a_version_is_assigned(connection, path):
+    with transaction.atomic():
+        assert litepost.enqueue(connection, "t", "100%", key="k", version="next").version == 1
+        assert litepost.enqueue(connection, "t", "x", key="k", version="next", dedup_key="d").version == 2
+        assert litepost.enqueue(connection, "t", "x", key="k", version="next", dedup_key="d").duplicate
+        with pytest.raises(litepost.DuplicateVersion), transaction.atomic():
+            litepost.enqueue(connection, "t", "x", key="k", version=2)
+    assert log(path, "version") == [(1,), (2,)]
+
+
 def test_the_default_connection_object(connection, path):
     from django.db import connection as default
 

@@ -106,6 +106,38 @@ def test_a_duplicate_is_told_and_leaves_no_gap(path, tx):
     assert [row[0] for row in log(path)] == [first.seq, 2]
 
 
+def test_a_version_is_assigned_or_checked(path, tx):
+    first = litepost.enqueue(tx, "t", "a", key=1, version="next")
+    assert (first.seq, first.version) == (1, 1)
+    assert litepost.enqueue(tx, "t", "b", key=1, version=5).version == 5
+    assert litepost.enqueue(tx, "t", "c", key=1).version is None
+    many = litepost.enqueue_many(
+        tx,
+        [
+            Event("t", "d", key=1, version="next", dedup_key="d"),
+            Event("t", "e", key=1, version="next", dedup_key="d"),
+            Event("t", "f", key=1, version="next"),
+            Event("t", "g", key=2, version="next"),
+        ],
+    )
+    assert [(w.seq, w.version) for w in many] == [(4, 6), (None, None), (5, 7), (6, 1)]
+    for version in (7, 6, 1):
+        with pytest.raises(litepost.DuplicateVersion, match="this key has this version already, or a later one"):
+            litepost.enqueue(tx, "t", "x", key=1, version=version)
+    with pytest.raises(litepost.EventRefused, match="a version needs a key"):
+        litepost.enqueue(tx, "t", "x", version="next")
+    statement = litepost.enqueue_statement(tx, "t", "DELETE FROM t", key=1, version="next")
+    assert statement.version == 8
+    tx.execute("SAVEPOINT s")
+    assert litepost.enqueue(tx, "t", "x", key=1, version="next").version == 9
+    tx.execute("ROLLBACK TO s")
+    tx.row_factory = lambda cursor, row: {"not": "a tuple"}
+    assert litepost.enqueue(tx, "t", "x", key=1, version="next").version == 9
+    tx.row_factory = None
+    tx.commit()
+    assert log(path, "version") == [(v,) for v in (1, 5, None, 6, 7, 1, 8, 9)]
+
+
 def test_every_column(path, tx):
     at = datetime(2026, 11, 30, 6, 5, 6, 789_999, tzinfo=timezone(timedelta(hours=2)))
     mine = uuid.UUID(int=7)
@@ -158,8 +190,8 @@ def test_an_id_is_a_uuid_version_7_of_its_time(tx):
         ({"key": True}, TypeError, "not bool"),
         ({"headers": ["a"]}, TypeError, "headers must be a mapping, not list"),
         ({"headers": {1: "a"}}, TypeError, "the name of a header must be a str, not int"),
-        ({"version": 1}, litepost.EventRefused, "a version needs a key and starts at 1"),
-        ({"version": 0, "key": "k"}, litepost.EventRefused, "a version needs a key and starts at 1"),
+        ({"version": 1}, litepost.EventRefused, "a version needs a key, starts at 1"),
+        ({"version": 0, "key": "k"}, litepost.EventRefused, "a version needs a key, starts at 1"),
         ({"version": 2**63, "key": "k"}, OverflowError, "version does not fit 64 bits"),
         ({"version": "1", "key": "k"}, TypeError, "version must be an int, not str"),
         ({"id": ""}, litepost.EventRefused, "id must not be NULL or empty"),

@@ -29,6 +29,12 @@ def test_it_writes_and_commits(tmp_path):
         assert outbox.pending() == 4
         assert outbox.enqueue("t", "x", dedup_key="d").seq == 5
         assert outbox.enqueue("t", "x", dedup_key="d").duplicate
+        assert outbox.enqueue("t", "x", key="k", version=4).version == 4
+        assert outbox.enqueue("t", "x", key="k", version="next").version == 5
+        assert outbox.enqueue_statement("t", "X", key="k", version="next").version == 6
+        with pytest.raises(litepost.DuplicateVersion):
+            outbox.enqueue("t", "x", key="k", version=6)
+        assert outbox.enqueue("t", "x", key="k", version="next", dedup_key="d").duplicate
     with pytest.raises(litepost.LitepostError, match="is closed"):
         outbox.enqueue("t", "x")
     outbox.close()

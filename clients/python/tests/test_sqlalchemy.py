@@ -33,6 +33,21 @@ def test_connection(engine, path):
     assert [row[0] for row in log(path)] == [1, 2, 3]
 
 
+def test_a_version_is_assigned(engine, path):
+    with engine.begin() as conn:
+        # The first statement of the transaction: the driver begins with it.
+        assert litepost.enqueue(conn, "t", "x", key="k", version="next").version == 1
+        assert litepost.enqueue(conn, "t", "x", key="k", version="next", dedup_key="d").version == 2
+        assert litepost.enqueue(conn, "t", "x", key="k", version="next", dedup_key="d").duplicate
+        assert log(path) == []
+    with engine.connect() as conn, conn.begin() as tx:
+        assert litepost.enqueue(conn, "t", "x", key="k", version="next").version == 3
+        tx.rollback()
+    with engine.begin() as conn, pytest.raises(litepost.DuplicateVersion):
+        litepost.enqueue(conn, "t", "x", key="k", version=2)
+    assert log(path, "version") == [(1,), (2,)]
+
+
 def test_rolled_back(engine, path):
     with engine.connect() as conn, conn.begin() as tx:
         conn.execute(text("INSERT INTO orders (total) VALUES (1)"))
@@ -146,6 +161,9 @@ def test_asynchronous_connection_and_session(path):
             assert (await aio.enqueue(conn, "t", "b", dedup_key="d")).seq == 2
             assert (await aio.enqueue(conn, "t", "b", dedup_key="d")).duplicate
         async with engine.connect() as conn, conn.begin() as tx:
+            assert (await aio.enqueue(conn, "t", "x", key="k", version="next")).version == 1
+            await tx.rollback()
+        async with engine.connect() as conn, conn.begin() as tx:
             await aio.enqueue_many(conn, [Event("t", "x"), Event("t", "y")])
             await tx.rollback()
         async with AsyncSession(engine) as session:
@@ -180,6 +198,14 @@ def test_aiosqlite_itself(path):
             await conn.commit()
             await conn.execute("BEGIN")
             await aio.enqueue(conn, "t", "z")
+            await conn.rollback()
+            await conn.execute("BEGIN")
+            conn.row_factory = lambda cursor, row: {"not": "a tuple"}
+            many = [Event("t", "v", key="k", version="next", dedup_key="v") for _ in range(2)]
+            written = await aio.enqueue_many(conn, [*many, Event("t", "v", key="k", version="next")])
+            assert [w.version for w in written] == [1, None, 2]
+            with pytest.raises(litepost.DuplicateVersion):
+                await aio.enqueue(conn, "t", "v", key="k", version=2)
             await conn.rollback()
 
     asyncio.run(work())

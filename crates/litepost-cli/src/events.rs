@@ -2,6 +2,8 @@
 //!
 //! Invariant: a payload passes through unchanged, byte for byte: JSON is never parsed and printed again.
 
+use std::str::FromStr;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use litepost::{NewEvent, NewPayload};
@@ -25,7 +27,7 @@ pub(crate) struct Line<'a> {
     #[serde(default)]
     headers: Option<serde_json::Map<String, serde_json::Value>>,
     #[serde(default)]
-    version: Option<i64>,
+    version: Option<Version>,
     #[serde(default)]
     dedup_key: Option<String>,
     #[serde(default)]
@@ -54,6 +56,67 @@ fn present<'de: 'a, 'a, D: serde::Deserializer<'de>>(deserializer: D) -> Result<
 enum Key {
     Text(String),
     Number(i64),
+}
+
+/// A version is a number, or `next`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    Given(i64),
+    Next,
+}
+
+impl Version {
+    /// The event as this version of its aggregate.
+    pub(crate) fn of(self, event: NewEvent) -> NewEvent {
+        match self {
+            Self::Given(version) => event.version(version),
+            Self::Next => event.next_version(),
+        }
+    }
+}
+
+impl FromStr for Version {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "next" {
+            return Ok(Self::Next);
+        }
+        text.parse().map(Self::Given).map_err(|_| format!("{text:?} is no version: a number from 1, or next"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Version {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visit;
+        impl serde::de::Visitor<'_> for Visit {
+            type Value = Version;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a version: a number from 1, or \"next\"")
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Version, E> {
+                Ok(Version::Given(number))
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Version, E> {
+                i64::try_from(number)
+                    .map(Version::Given)
+                    .map_err(|_| E::custom(format!("{number} is too large a version")))
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Version, E> {
+                // A number in quotes is a mistake that a reader of the log would trip over.
+                if text == "next" {
+                    Ok(Version::Next)
+                } else {
+                    Err(E::invalid_value(serde::de::Unexpected::Str(text), &self))
+                }
+            }
+        }
+        deserializer.deserialize_any(Visit)
+    }
 }
 
 /// A time is milliseconds since the Unix epoch or RFC 3339.
@@ -113,7 +176,7 @@ pub(crate) fn parse(line: &[u8], topic: Option<&str>) -> Result<NewEvent, String
         event = event.headers(headers);
     }
     if let Some(version) = line.version {
-        event = event.version(version);
+        event = version.of(event);
     }
     if let Some(dedup_key) = line.dedup_key {
         event = event.dedup_key(dedup_key);
@@ -254,6 +317,23 @@ mod tests {
         assert_eq!(payload(r#"{"topic":"t","payload":null}"#), "Text(\"null\")");
         assert_eq!(payload(r#"{"topic":"t","payload":""}"#), "Text(\"\")");
         assert_eq!(payload(r#"{"topic":"t","payload_base64":"AP8="}"#), "Blob([0, 255])");
+    }
+
+    #[test]
+    fn a_version_is_given_or_the_next() {
+        let version = |json: &str| {
+            let event = parse(format!(r#"{{"topic":"t","key":"k","payload":1,"version":{json}}}"#).as_bytes(), None)?;
+            let row = Row::new(&event);
+            Ok::<_, String>((row.takes_next_version(), format!("{:?}", row.binds()[6])))
+        };
+        assert_eq!(version("7"), Ok((false, "Integer(7)".into())));
+        assert_eq!(version("-1"), Ok((false, "Integer(-1)".into())), "the guard refuses it");
+        assert_eq!(version(r#""next""#), Ok((true, "Null".into())));
+        assert_eq!(version("null"), Ok((false, "Null".into())));
+        for wrong in ["1.5", r#""7""#, "true", "9223372036854775808"] {
+            let error = version(wrong).unwrap_err();
+            assert!(error.contains("a version"), "{wrong}: {error}");
+        }
     }
 
     #[test]

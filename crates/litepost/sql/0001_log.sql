@@ -35,10 +35,19 @@ CREATE TABLE litepost_outbox (
   only_for      TEXT
 ) STRICT;
 
--- Only rows that use these columns pay for them. Deliberately not UNIQUE: INSERT OR REPLACE would delete the
--- older row without firing the delete guard. The guard below enforces both.
+-- Only rows that use the column pay for it. Deliberately not UNIQUE: INSERT OR REPLACE would delete the older row
+-- without firing the delete guard. The guard below enforces it.
 CREATE INDEX litepost_outbox_dedup ON litepost_outbox (topic, dedup_key, created_at) WHERE dedup_key IS NOT NULL;
-CREATE INDEX litepost_outbox_version ON litepost_outbox (topic, key, version) WHERE version IS NOT NULL;
+
+-- How far the versions of each key are: what a version is checked against, and what the next one is counted from. A table
+-- and no index of the log, since it outlives the events: a version is taken once, whether its event is pruned or not.
+-- Written by the guard of INSERT, in the producer's transaction; keys without versions have no row and pay nothing.
+CREATE TABLE litepost_version (
+  topic   TEXT NOT NULL,
+  key     TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  PRIMARY KEY (topic, key)
+) STRICT, WITHOUT ROWID;
 
 -- Settings of this file; one row per setting.
 CREATE TABLE litepost_meta (
@@ -271,18 +280,22 @@ BEGIN
       THEN RAISE(ABORT, 'litepost: created_at must not be NULL; leave it out for the current time')
     WHEN NEW.headers IS NOT NULL AND CASE WHEN json_valid(NEW.headers) THEN json_type(NEW.headers) <> 'object' ELSE 1 END
       THEN RAISE(ABORT, 'litepost: headers must be a JSON object')
-    WHEN NEW.version IS NOT NULL AND (NEW.key IS NULL OR NEW.version < 1)
-      THEN RAISE(ABORT, 'litepost: a version needs a key and starts at 1')
-    -- A replay is the same version of the same event again.
-    WHEN NEW.version IS NOT NULL AND NEW.only_for IS NULL AND EXISTS (SELECT 1 FROM litepost_outbox
-           WHERE topic = NEW.topic AND key = NEW.key AND version = NEW.version AND version IS NOT NULL)
-      THEN RAISE(ABORT, 'litepost: this version of this key exists already; read the aggregate again and retry')
-    -- A duplicate adds nothing, raises nothing, leaves no gap.
+    -- One below the largest integer, so that the next one is refused here and not by its type.
+    WHEN NEW.version IS NOT NULL AND (NEW.key IS NULL OR NEW.version NOT BETWEEN 1 AND 9223372036854775806)
+      THEN RAISE(ABORT, 'litepost: a version needs a key, starts at 1 and ends at 9223372036854775806')
+    -- A duplicate adds nothing, raises nothing, leaves no gap. Before the version, which a duplicate may have as well.
     WHEN NEW.dedup_key IS NOT NULL AND EXISTS (SELECT 1 FROM litepost_outbox
            WHERE topic = NEW.topic AND dedup_key = NEW.dedup_key AND dedup_key IS NOT NULL
              AND created_at > NEW.created_at - (SELECT CAST(value AS INTEGER) FROM litepost_meta WHERE name = 'dedup_window_ms'))
       THEN RAISE(IGNORE)
+    -- A replay is the same version of the same event again.
+    WHEN NEW.version IS NOT NULL AND NEW.only_for IS NULL AND EXISTS (SELECT 1 FROM litepost_version
+           WHERE topic = NEW.topic AND key = NEW.key AND version >= NEW.version)
+      THEN RAISE(ABORT, 'litepost: this key has this version already, or a later one; read the aggregate again and retry')
   END;
+  INSERT INTO litepost_version (topic, key, version)
+    SELECT NEW.topic, NEW.key, NEW.version WHERE NEW.version IS NOT NULL
+    ON CONFLICT (topic, key) DO UPDATE SET version = max(version, excluded.version);
 END;
 
 CREATE TRIGGER litepost_outbox_update BEFORE UPDATE ON litepost_outbox

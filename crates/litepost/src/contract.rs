@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use litepost_core::{Millis, Seq};
 
-use crate::event::{NewEvent, NewPayload};
+use crate::event::{NewEvent, NewPayload, Version};
 
 /// The INSERT. Twelve values, in the order of [`Row::binds`].
 ///
@@ -15,6 +15,14 @@ use crate::event::{NewEvent, NewPayload};
 pub const INSERT: &str = "INSERT INTO main.litepost_outbox \
     (id, topic, key, type, payload, headers, version, dedup_key, source, created_at, deliver_after, expires_at) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+
+/// The same for an event whose version is assigned ([`Row::takes_next_version`]). Returns `seq` and `version`; no row when the
+/// deduplication guard stepped over it. The same twelve values.
+pub const INSERT_NEXT: &str = "INSERT INTO main.litepost_outbox \
+    (id, topic, key, type, payload, headers, version, dedup_key, source, created_at, deliver_after, expires_at) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, \
+    coalesce(?7, (SELECT coalesce(max(version), 0) + 1 FROM main.litepost_version WHERE topic = ?2 AND key = ?3)), \
+    ?8, ?9, ?10, ?11, ?12) RETURNING seq, version";
 
 /// The same for an event that has none of the optional columns but its key, as most have: what is not bound costs
 /// nothing. Six values, in the order of [`Row::few_binds`].
@@ -104,7 +112,19 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// The values for [`INSERT`].
+    /// Whether the event is to be written by [`INSERT_NEXT`].
+    pub fn takes_next_version(&self) -> bool {
+        self.event.version == Some(Version::Next)
+    }
+
+    fn given_version(&self) -> Option<i64> {
+        match self.event.version {
+            Some(Version::Given(version)) => Some(version),
+            Some(Version::Next) | None => None,
+        }
+    }
+
+    /// The values for [`INSERT`] and [`INSERT_NEXT`].
     pub fn binds(&self) -> [Bind<'_>; 12] {
         let event = self.event;
         // A map of JSON values always serialises; the guard would refuse the empty text all the same.
@@ -116,7 +136,7 @@ impl<'a> Row<'a> {
             Bind::text(&event.kind),
             Bind::payload(&event.payload),
             headers.map_or(Bind::Null, |json| Bind::Text(Cow::Owned(json))),
-            Bind::optional_integer(event.version),
+            Bind::optional_integer(self.given_version()),
             Bind::optional_text(event.dedup_key.as_ref()),
             Bind::optional_text(event.source.as_ref()),
             Bind::Integer(self.created_at.0),
@@ -125,12 +145,22 @@ impl<'a> Row<'a> {
         ]
     }
 
-    /// What the INSERT came to: no row means that the deduplication guard stepped over it.
+    /// What [`INSERT`] came to: no row means that the deduplication guard stepped over it.
     pub fn enqueued(self, rows: u64, last_insert_rowid: i64) -> Enqueued {
         if rows == 0 {
             return Enqueued::Duplicate;
         }
-        Enqueued::Written { seq: Seq(last_insert_rowid), id: self.id.into_owned() }
+        Enqueued::Written { seq: Seq(last_insert_rowid), version: self.given_version(), id: self.id.into_owned() }
+    }
+
+    /// What [`INSERT_NEXT`] came to: the `seq` and `version` it has returned.
+    pub fn enqueued_next(self, returned: Option<(i64, i64)>) -> Enqueued {
+        match returned {
+            None => Enqueued::Duplicate,
+            Some((seq, version)) => {
+                Enqueued::Written { seq: Seq(seq), version: Some(version), id: self.id.into_owned() }
+            }
+        }
     }
 }
 
@@ -143,6 +173,8 @@ pub enum Enqueued {
         seq: Seq,
         /// Its id.
         id: String,
+        /// Its version, given or assigned, if it has one.
+        version: Option<i64>,
     },
     /// An event of the topic with the same `dedup_key` was written within the window; nothing was added.
     Duplicate,
@@ -153,6 +185,14 @@ impl Enqueued {
     pub fn seq(&self) -> Option<Seq> {
         match self {
             Self::Written { seq, .. } => Some(*seq),
+            Self::Duplicate => None,
+        }
+    }
+
+    /// The version, given or assigned, when a row was written that has one.
+    pub fn version(&self) -> Option<i64> {
+        match self {
+            Self::Written { version, .. } => *version,
             Self::Duplicate => None,
         }
     }

@@ -6,7 +6,7 @@
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{Connection, Savepoint, ToSql, Transaction, params_from_iter};
 
-use crate::contract::{Bind, Enqueued, INSERT, INSERT_FEW, Row};
+use crate::contract::{Bind, Enqueued, INSERT, INSERT_FEW, INSERT_NEXT, Row};
 use crate::enqueue_error::EnqueueError;
 use crate::event::NewEvent;
 use crate::failpoint::{self, Point};
@@ -92,9 +92,16 @@ pub(crate) fn write_alone(connection: &Connection, event: &NewEvent) -> Result<E
     insert(connection, event)
 }
 
-/// The one place where the INSERT is run. (Its two texts differ in what they leave NULL.)
+/// The one place where the INSERT is run. (Its texts differ in what they leave NULL, and in who says the version.)
 fn insert(connection: &Connection, event: &NewEvent) -> Result<Enqueued, EnqueueError> {
     let row = Row::new(event);
+    if row.takes_next_version() {
+        let returned = insert_next(connection, &row)?;
+        if failpoint::hit(Point::EnqueueInserted) {
+            return Err(EnqueueError::Io { code: 10 });
+        }
+        return Ok(row.enqueued_next(returned));
+    }
     let rows = match row.few_binds() {
         Some(values) => connection.prepare_cached(INSERT_FEW)?.execute(params_from_iter(values))?,
         None => connection.prepare_cached(INSERT)?.execute(params_from_iter(row.binds()))?,
@@ -104,6 +111,17 @@ fn insert(connection: &Connection, event: &NewEvent) -> Result<Enqueued, Enqueue
     }
     let rows = u64::try_from(rows).unwrap_or(u64::MAX);
     Ok(row.enqueued(rows, connection.last_insert_rowid()))
+}
+
+fn insert_next(connection: &Connection, row: &Row<'_>) -> Result<Option<(i64, i64)>, EnqueueError> {
+    let mut statement = connection.prepare_cached(INSERT_NEXT)?;
+    let mut rows = statement.query(params_from_iter(row.binds()))?;
+    let mut returned = None;
+    // To its end: an event that goes alone is committed only then, and that may fail.
+    while let Some(row) = rows.next()? {
+        returned = Some((row.get(0)?, row.get(1)?));
+    }
+    Ok(returned)
 }
 
 /// SQLite rolls a transaction back by itself when the disk is full; the handle does not know. Without this check the

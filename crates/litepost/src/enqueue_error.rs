@@ -15,11 +15,11 @@ pub enum EnqueueError {
         /// The limit that is set.
         max_pending: i64,
     },
-    /// Another transaction has written this version of this key.
-    #[error("this version of this key exists already")]
+    /// Another transaction has written this version of this key, or a later one.
+    #[error("this key has this version already, or a later one")]
     DuplicateVersion,
-    /// A version without a key, or below 1.
-    #[error("a version needs a key and starts at 1")]
+    /// A version without a key, below 1, or the largest integer, which has no next one.
+    #[error("a version needs a key, starts at 1 and ends at 9223372036854775806")]
     BadVersion,
     /// An empty topic, or one with a NUL character.
     #[error("the topic must be a text that is not empty and has no NUL character")]
@@ -116,7 +116,7 @@ impl EnqueueError {
             let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
             return Self::Full { max_pending: digits.parse().unwrap_or(0) };
         }
-        if starts("this version of this key exists") {
+        if starts("this key has this version already") {
             Self::DuplicateVersion
         } else if starts("a version needs a key") {
             Self::BadVersion
@@ -135,7 +135,9 @@ impl EnqueueError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Full { .. } => "slow down or shed load; check `litepost status` for a destination that is down",
-            Self::DuplicateVersion => "read the aggregate again, take the next version, and retry the transaction",
+            Self::DuplicateVersion => {
+                "read the aggregate again, take the next version, and retry the transaction; or have the version assigned"
+            }
             Self::BadVersion => "set .key(…) and count versions from 1",
             Self::BadTopic => "give the event a topic such as \"orders\"",
             Self::BadPayload => "serialise the value before it is enqueued",

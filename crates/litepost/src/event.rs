@@ -64,6 +64,14 @@ impl From<Bytes> for NewPayload {
     }
 }
 
+/// Which version of its aggregate an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    Given(i64),
+    /// One above the latest of the topic and key, read by the INSERT itself.
+    Next,
+}
+
 /// An event to write. Only the topic and the payload are required.
 ///
 /// ```
@@ -82,7 +90,7 @@ pub struct NewEvent {
     pub(crate) key: Option<String>,
     pub(crate) kind: String,
     pub(crate) headers: Option<serde_json::Map<String, serde_json::Value>>,
-    pub(crate) version: Option<i64>,
+    pub(crate) version: Option<Version>,
     pub(crate) dedup_key: Option<String>,
     pub(crate) source: Option<String>,
     pub(crate) deliver_after: Option<i64>,
@@ -148,10 +156,20 @@ impl NewEvent {
         self
     }
 
-    /// The aggregate's version, from 1. Needs a key; unique per topic and key.
+    /// The aggregate's version, from 1. Needs a key. Refused unless it is higher than every one of the topic and key
+    /// before, pruned ones included: whoever read the aggregate before another transaction wrote it learns of it here.
     #[must_use]
     pub fn version(mut self, version: i64) -> Self {
-        self.version = Some(version);
+        self.version = Some(Version::Given(version));
+        self
+    }
+
+    /// The next version of the aggregate: one above the latest of the topic and key, from 1, assigned by the INSERT in the
+    /// producer's transaction and told by [`crate::Enqueued::version`]. Needs a key. A transaction that is rolled back
+    /// leaves no gap.
+    #[must_use]
+    pub fn next_version(mut self) -> Self {
+        self.version = Some(Version::Next);
         self
     }
 

@@ -55,7 +55,7 @@ fn faults(connection: &Connection, sql: &str) -> Vec<String> {
     while let Some(row) = rows.next().unwrap() {
         let step: String = row.get(3).unwrap();
         let walked = step.strip_prefix("SCAN ").and_then(|rest| rest.split(' ').next());
-        let grows = ["litepost_outbox", "litepost_dead", "litepost_receipt", "r", "n", "d"];
+        let grows = ["litepost_outbox", "litepost_dead", "litepost_receipt", "litepost_version", "r", "n", "d"];
         if walked.is_some_and(|table| grows.contains(&table)) || step.contains("AUTOMATIC") {
             found.push(step);
         }
@@ -160,10 +160,11 @@ fn an_insert_and_its_guards_search() {
         let tx = place.app.transaction().unwrap();
         let event = NewEvent::new("orders", "{}").key("k").version(1).dedup_key("d");
         enqueue(&tx, &event).unwrap();
+        assert_eq!(enqueue(&tx, &NewEvent::new("orders", "{}").key("k").next_version()).unwrap().version(), Some(2));
         tx.commit().unwrap();
     });
     // The plan of an INSERT shows those of its triggers.
-    all_search(&place.app, &statements, &["litepost_outbox"]);
+    all_search(&place.app, &statements, &["litepost_outbox", "RETURNING seq, version"]);
 }
 
 #[test]

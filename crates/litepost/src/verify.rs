@@ -3,14 +3,15 @@
 //! Called by the operator's commands. Everything is read in one snapshot, so a healthy file never fails, however busy
 //! it is; nothing is written. Checked are SQLite's own integrity, the contiguity of the log (a gap is proof of loss),
 //! and conservation: for every lane, what its cursor has passed is delivered, dead, expired, skipped, not for it, or
-//! waiting in a blocked line. No more and no less. The same by destination and topic, as far as the file knows. Receipts are compared with the log, and the guards with those of a
-//! new file.
+//! waiting in a blocked line. No more and no less. The same by destination and topic, as far as the file knows. Receipts are compared with the log, versions with what is
+//! remembered of them, and the guards with those of a new file.
 
 mod books;
 mod guards;
 mod problem;
 mod receipts;
 mod topics;
+mod versions;
 
 use std::path::Path;
 
@@ -113,6 +114,7 @@ fn checks(snapshot: &Transaction<'_>, problems: &mut Vec<Problem>) -> Result<Ver
     let whole = oldest.zip(newest).filter(|(oldest, newest)| newest - oldest + 1 == events);
     topics::check(snapshot, whole, problems)?;
     books::strays(snapshot, problems)?;
+    versions::check(snapshot, problems)?;
     books::lines(snapshot, problems)?;
     let receipts = receipts::check(snapshot, oldest.unwrap_or(1), newest.unwrap_or(0), problems)?;
     Ok(Verified {

@@ -37,4 +37,12 @@ assert.deepStrictEqual(db.prepare("SELECT seq, payload FROM litepost_outbox WHER
   seq: 2,
   payload: Buffer.from([0, 255]),
 });
+
+const next = db.prepare(`INSERT INTO litepost_outbox (topic, key, payload, version) VALUES ($topic, $key, '{}',
+  (SELECT coalesce(max(version), 0) + 1 FROM litepost_version WHERE topic = $topic AND key = $key)) RETURNING version`);
+assert.deepStrictEqual([1, 2].map(() => next.get({ topic: "orders", key: "501" }).version), [1, 2]);
+refused(
+  "litepost: this key has this version already, or a later one; read the aggregate again and retry",
+  "INSERT OR IGNORE INTO litepost_outbox (topic, key, payload, version) VALUES ('orders', '501', '{}', 2)",
+);
 console.log("the contract holds in Node, SQLite", db.prepare("SELECT sqlite_version()").pluck().get());

@@ -22,7 +22,7 @@ from .errors import (
     SchemaOlder,
     WrongProcess,
 )
-from .event import Enqueued, Event, Key, Payload, Time, statement_event
+from .event import Enqueued, Event, Key, Payload, Time, Version, statement_event
 from .outbox import Outbox
 from .schema import Migrated, ddl, migrate, require_current, set_max_pending
 from .statement import Args, Json, Value, encode_statement
@@ -40,6 +40,7 @@ __all__ = [
     "Key",
     "Payload",
     "Time",
+    "Version",
     "Args",
     "Json",
     "Value",

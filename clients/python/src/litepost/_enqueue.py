@@ -6,13 +6,13 @@ alone begins and ends it; an event is in it, or was recognised as a duplicate, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 from uuid import UUID
 
 from .connections import Connection, Runner, runner
 from .errors import translate
-from .event import INSERT, Enqueued, Event, Key, Payload, Row, Time, statement_event
+from .event import INSERT, INSERT_NEXT, Enqueued, Event, Key, Payload, Row, Time, Version, next_values, statement_event
 from .statement import Args
 
 __all__ = ["enqueue", "enqueue_many", "enqueue_statement"]
@@ -28,7 +28,7 @@ def enqueue(
     key: Key | None = None,
     type: str = "",
     headers: Mapping[str, Any] | None = None,
-    version: int | None = None,
+    version: Version | None = None,
     dedup_key: str | None = None,
     source: str | None = None,
     deliver_after: Time | None = None,
@@ -52,7 +52,7 @@ def enqueue_statement(
     *,
     key: Key | None = None,
     headers: Mapping[str, Any] | None = None,
-    version: int | None = None,
+    version: Version | None = None,
     dedup_key: str | None = None,
     source: str | None = None,
     deliver_after: Time | None = None,
@@ -89,15 +89,29 @@ def enqueue_many(conn: Connection, events: Iterable[Event]) -> list[Enqueued]:
 def write(run: Runner, row: Row) -> Enqueued:
     """The one place where the INSERT is run in a caller's transaction."""
     try:
+        if row[6] == "next":
+            return enqueued_next(run.insert_returning(INSERT_NEXT, next_values(row)), row)
         rows, seq = run.insert(INSERT, row)
     except Exception as error:
         ours = translate(error)
         if ours is None:
             raise
         raise ours from error
+    return enqueued(rows, seq, row)
+
+
+def enqueued(rows: int, seq: int | None, row: Row) -> Enqueued:
+    """What the INSERT of ``row`` came to."""
     if rows < 1:
         return Enqueued(None, None)
-    return Enqueued(seq, row[0])
+    return Enqueued(seq, row[0], cast("int | None", row[6]))
+
+
+def enqueued_next(returned: Sequence[Any] | None, row: Row) -> Enqueued:
+    """What the INSERT of ``row`` came to that returned its seq and its version."""
+    if returned is None:
+        return Enqueued(None, None)
+    return Enqueued(returned[0], row[0], returned[1])
 
 
 def write_many(run: Runner, rows: list[Row]) -> list[Enqueued]:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from uuid import UUID
 
-from ._enqueue import write_many
+from ._enqueue import enqueued, enqueued_next, write_many
 from .connections import NoTransaction, Runner, runner
 from .errors import translate
-from .event import INSERT, Enqueued, Event, Key, Payload, Row, Time, statement_event
+from .event import INSERT, INSERT_NEXT, Enqueued, Event, Key, Payload, Row, Time, Version, next_values, statement_event
 from .statement import Args
 
 __all__ = ["AsyncConnection", "enqueue", "enqueue_many", "enqueue_statement"]
@@ -44,7 +44,7 @@ async def enqueue(
     key: Key | None = None,
     type: str = "",
     headers: Mapping[str, Any] | None = None,
-    version: int | None = None,
+    version: Version | None = None,
     dedup_key: str | None = None,
     source: str | None = None,
     deliver_after: Time | None = None,
@@ -64,7 +64,7 @@ async def enqueue_statement(
     *,
     key: Key | None = None,
     headers: Mapping[str, Any] | None = None,
-    version: int | None = None,
+    version: Version | None = None,
     dedup_key: str | None = None,
     source: str | None = None,
     deliver_after: Time | None = None,
@@ -117,9 +117,16 @@ async def _aiosqlite(conn: Any, rows: list[Row]) -> list[Enqueued]:
     written: list[Enqueued] = []
     try:
         for row in rows:
-            cursor = await conn.execute(INSERT, row)
-            added = cursor.rowcount > 0
-            written.append(Enqueued(cursor.lastrowid, row[0]) if added else Enqueued(None, None))
+            if row[6] == "next":
+                cursor = await conn.cursor()
+                # The connection's may be the application's.
+                cursor.row_factory = None
+                await cursor.execute(INSERT_NEXT, next_values(row))
+                returned = await cursor.fetchall()
+                written.append(enqueued_next(returned[0] if returned else None, row))
+            else:
+                cursor = await conn.execute(INSERT, row)
+                written.append(enqueued(cursor.rowcount, cursor.lastrowid, row))
             await cursor.close()
     except BaseException as error:
         if conn.in_transaction:

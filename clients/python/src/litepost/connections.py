@@ -70,6 +70,8 @@ class Runner(NamedTuple):
     """How statements run in the caller's transaction."""
 
     insert: Callable[[str, Sequence[Any]], Written]
+    insert_returning: Callable[[str, Sequence[Any]], Sequence[Any] | None]
+    """For an INSERT of one row with RETURNING: what it returned, None when nothing was added."""
     control: Callable[[str], object]
     begun: Callable[[], bool]
     """Whether SQLite itself has begun: drivers may wait for the first statement that writes."""
@@ -121,7 +123,13 @@ def _sqlite3(connection: sqlite3.Connection) -> Runner:
         cursor = connection.execute(sql, row)
         return Written(cursor.rowcount, cursor.lastrowid or 0)
 
-    return Runner(insert, connection.execute, lambda: True)
+    def insert_returning(sql: str, row: Sequence[Any]) -> Sequence[Any] | None:
+        # A cursor of its own: the connection's row_factory may be the application's.
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        return _first(cursor.execute(sql, row).fetchall())
+
+    return Runner(insert, insert_returning, connection.execute, lambda: True)
 
 
 def _django(connection: Any) -> Runner:
@@ -137,6 +145,11 @@ def _django(connection: Any) -> Runner:
             cursor.execute(sql.replace("?", "%s"), row)
             return Written(cursor.rowcount, cursor.lastrowid or 0)
 
+    def insert_returning(sql: str, row: Sequence[Any]) -> Sequence[Any] | None:
+        with connection.cursor() as cursor:
+            cursor.execute(sql.replace("?", "%s"), row)
+            return _first(cursor.fetchall())
+
     def control(sql: str) -> None:
         with connection.cursor() as cursor:
             cursor.execute(sql)
@@ -144,7 +157,7 @@ def _django(connection: Any) -> Runner:
     def begun() -> bool:
         return bool(connection.connection.in_transaction)
 
-    return Runner(insert, control, begun)
+    return Runner(insert, insert_returning, control, begun)
 
 
 def _session(session: Any) -> Runner:
@@ -174,7 +187,15 @@ def _sqlalchemy(connection: Any) -> Runner:
         result = connection.exec_driver_sql(sql, tuple(row), execution_options={"preserve_rowcount": True})
         return Written(result.rowcount, result.lastrowid or 0)
 
-    return Runner(insert, connection.exec_driver_sql, lambda: bool(driver.in_transaction))
+    def insert_returning(sql: str, row: Sequence[Any]) -> Sequence[Any] | None:
+        return _first(connection.exec_driver_sql(sql, tuple(row)).fetchall())
+
+    return Runner(insert, insert_returning, connection.exec_driver_sql, lambda: bool(driver.in_transaction))
+
+
+def _first(rows: Sequence[Any]) -> Sequence[Any] | None:
+    # All of them were fetched, so that the statement has run to its end.
+    return rows[0] if rows else None
 
 
 def _commits_each(driver: Any) -> bool:

@@ -57,9 +57,9 @@ class OutboxFull(EnqueueError):
 
 
 class DuplicateVersion(EnqueueError):
-    """Another transaction has written this version of this key."""
+    """Another transaction has written this version of this key, or a later one."""
 
-    hint = "read the aggregate again, take the next version, and retry the transaction"
+    hint = "read the aggregate again, take the next version, and retry the transaction; or use version='next'"
 
 
 class EventRefused(EnqueueError, ValueError):
@@ -137,8 +137,8 @@ def translate(error: BaseException) -> LitepostError | None:
         guard = message[len(_GUARD) :]
         if full := _FULL.match(guard):
             return OutboxFull(int(full[1]))
-        if guard.startswith("this version of this key exists"):
-            return DuplicateVersion("this version of this key exists already")
+        if guard.startswith("this key has this version already"):
+            return DuplicateVersion("this key has this version already, or a later one")
         return EventRefused(guard)
     if message.startswith("no such table:") and message.endswith("litepost_outbox"):
         return NotMigrated("the database has no litepost_outbox table")

@@ -12,12 +12,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
 from .statement import STATEMENT_TYPE, Args, check_text, encode_statement
 
-__all__ = ["Enqueued", "Event", "Key", "Payload", "Time", "statement_event"]
+__all__ = ["Enqueued", "Event", "Key", "Payload", "Time", "Version", "statement_event"]
 
 Payload: TypeAlias = "str | bytes | bytearray | memoryview | dict[str, Any] | list[Any]"
 """str is stored as TEXT, bytes as BLOB, a dict or a list as its JSON text."""
@@ -28,13 +28,30 @@ Key: TypeAlias = "str | int | UUID"
 Time: TypeAlias = "datetime | int"
 """A datetime with a time zone, or milliseconds since the Unix epoch."""
 
-Row: TypeAlias = "tuple[str, str, str | None, str, str | bytes, str | None, int | None, str | None, str | None, int, int | None, int | None]"  # noqa: E501
+Version: TypeAlias = "int | Literal['next']"
+"""The aggregate's version: given, or ``"next"`` to have one assigned above the latest of the topic and key."""
+
+Row: TypeAlias = "tuple[str, str, str | None, str, str | bytes, str | None, int | Literal['next'] | None, str | None, str | None, int, int | None, int | None]"  # noqa: E501
 
 INSERT = (
     "INSERT INTO main.litepost_outbox (id, topic, key, type, payload, headers, version, dedup_key, source, created_at, "
     "deliver_after, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 """The contract's INSERT, in the order of :meth:`Event.row`. ``main.``: a temporary table could shadow the bare name."""
+
+INSERT_NEXT = (
+    "INSERT INTO main.litepost_outbox (id, topic, key, type, payload, headers, dedup_key, source, created_at, "
+    "deliver_after, expires_at, version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
+    "(SELECT coalesce(max(version), 0) + 1 FROM main.litepost_version WHERE topic = ? AND key = ?)) "
+    "RETURNING seq, version"
+)
+"""The same where the version is assigned: for :func:`next_values`."""
+
+
+def next_values(row: Row) -> tuple[Any, ...]:
+    """The values for :data:`INSERT_NEXT`."""
+    return (*row[:6], *row[7:], row[1], row[2])
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
@@ -48,6 +65,8 @@ class Enqueued(NamedTuple):
     """Its position in the log; None when it was a duplicate."""
     id: str | None
     """The id it was written under; None when it was a duplicate."""
+    version: int | None = None
+    """Its version, given or assigned; None when it has none or was a duplicate."""
 
     @property
     def duplicate(self) -> bool:
@@ -74,7 +93,7 @@ class Event:
     key: Key | None = None
     type: str = ""
     headers: Mapping[str, Any] | None = None
-    version: int | None = None
+    version: Version | None = None
     dedup_key: str | None = None
     source: str | None = None
     deliver_after: Time | None = None
@@ -91,7 +110,7 @@ class Event:
             _text(self.type, "type"),
             _payload(self.payload),
             None if self.headers is None else _headers(self.headers),
-            None if self.version is None else _integer(self.version, "version"),
+            None if self.version is None else _version(self.version),
             None if self.dedup_key is None else _text(self.dedup_key, "dedup_key"),
             None if self.source is None else _text(self.source, "source"),
             now,
@@ -107,7 +126,7 @@ def statement_event(
     *,
     key: Key | None = None,
     headers: Mapping[str, Any] | None = None,
-    version: int | None = None,
+    version: Version | None = None,
     dedup_key: str | None = None,
     source: str | None = None,
     deliver_after: Time | None = None,
@@ -174,6 +193,10 @@ def _integer(value: Any, what: str) -> int:
     if not _INT_MIN <= value <= _INT_MAX:
         raise OverflowError(f"{what} does not fit 64 bits")
     return value
+
+
+def _version(value: Any) -> Version:
+    return "next" if value == "next" else _integer(value, "version")
 
 
 def _time(value: Any, what: str) -> int:

@@ -18,10 +18,10 @@ from typing import Any
 from uuid import UUID
 
 from . import _sqlite, schema
-from ._enqueue import write_many
+from ._enqueue import enqueued, write, write_many
 from .connections import runner
 from .errors import LitepostError, WrongProcess, translate
-from .event import INSERT, Enqueued, Event, Key, Payload, Row, Time, statement_event
+from .event import INSERT, Enqueued, Event, Key, Payload, Row, Time, Version, statement_event
 from .statement import Args
 
 __all__ = ["Outbox"]
@@ -71,7 +71,7 @@ class Outbox:
         key: Key | None = None,
         type: str = "",
         headers: Mapping[str, Any] | None = None,
-        version: int | None = None,
+        version: Version | None = None,
         dedup_key: str | None = None,
         source: str | None = None,
         deliver_after: Time | None = None,
@@ -91,7 +91,7 @@ class Outbox:
         *,
         key: Key | None = None,
         headers: Mapping[str, Any] | None = None,
-        version: int | None = None,
+        version: Version | None = None,
         dedup_key: str | None = None,
         source: str | None = None,
         deliver_after: Time | None = None,
@@ -183,8 +183,12 @@ class Outbox:
             _abandon(connection)
 
     def _one(self, row: Row) -> Enqueued:
+        if row[6] == "next":
+            # It returns a row, and is done only when that was read: not the single call into SQLite below.
+            with self.transaction() as connection:
+                return write(runner(connection), row)
         rows, seq = self.run(INSERT, row)
-        return Enqueued(seq, row[0]) if rows > 0 else Enqueued(None, None)
+        return enqueued(rows, seq, row)
 
     def run(self, sql: str, values: tuple[Any, ...]) -> tuple[int, int]:
         """Runs one INSERT as a transaction of its own. Returns the number of rows and the position.

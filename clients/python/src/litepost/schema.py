@@ -49,7 +49,6 @@ _OBJECTS = (
     "litepost_outbox_delete",
     "litepost_outbox_insert",
     "litepost_outbox_update",
-    "litepost_outbox_version",
     "litepost_pause",
     "litepost_pruned",
     "litepost_receipt",
@@ -57,6 +56,7 @@ _OBJECTS = (
     "litepost_skip",
     "litepost_split",
     "litepost_tally",
+    "litepost_version",
     "litepost_wanted",
 )
 
@@ -252,5 +252,8 @@ def max_pending_trigger(limit: int) -> str:
         "- coalesce((SELECT min(acked) FROM litepost_cursor), (SELECT min(seq) - 1 FROM litepost_outbox), 0) "
         f">= {int(limit)} "
         f"BEGIN SELECT RAISE(ABORT, 'litepost: outbox is full: max_pending is {int(limit)}, "
-        "and at least that many events wait for delivery'); END;"
+        "and at least that many events wait for delivery') "
+        "WHERE NEW.dedup_key IS NULL OR NOT EXISTS (SELECT 1 FROM litepost_outbox WHERE topic = NEW.topic "
+        "AND dedup_key = NEW.dedup_key AND dedup_key IS NOT NULL AND created_at > NEW.created_at - "
+        "(SELECT CAST(value AS INTEGER) FROM litepost_meta WHERE name = 'dedup_window_ms')); END;"
     )

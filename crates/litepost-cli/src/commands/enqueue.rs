@@ -14,7 +14,7 @@ use opentelemetry::trace::SpanKind;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::args::Where;
-use crate::events::parse_time;
+use crate::events::{Version, parse_time};
 use crate::failure::Failure;
 use crate::output::{self, Out};
 use crate::places::Place;
@@ -30,7 +30,8 @@ Examples:
   other-program | litepost enqueue --database shop.db --topic orders --jsonl -
 
 A line is a JSON object: topic, key, type, payload (any JSON; a string is stored as its text) or payload_base64,
-headers, version, dedup_key, source, id, deliver_after, expires_at (milliseconds or RFC 3339).
+headers, version (a number, or \"next\" to have it assigned), dedup_key, source, id, deliver_after, expires_at
+(milliseconds or RFC 3339).
 
 Lines are committed 1,000 at a time (--batch). A bad line ends the command: the lines before it are written, it and the
 lines behind it are not, and the message says how to go on. --continue-on-error reports each bad line and writes the
@@ -66,9 +67,9 @@ pub(crate) struct Enqueue {
     /// A header; may be given several times
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
-    /// Version of the aggregate, from 1; needs a key
-    #[arg(long, value_name = "N")]
-    aggregate_version: Option<i64>,
+    /// Version of the aggregate, from 1, higher than all before; "next" has it assigned. Needs a key
+    #[arg(long, value_name = "N|next")]
+    aggregate_version: Option<Version>,
     /// An event of the topic with the same one within a day is not written again
     #[arg(long)]
     dedup_key: Option<String>,
@@ -133,9 +134,17 @@ pub(crate) fn run(command: &Enqueue) -> Result<(), Failure> {
     let done = written(command, &place, &event);
     span.end(&done, if matches!(done, Ok(Enqueued::Duplicate)) { "duplicate" } else { "written" });
     match done? {
-        Enqueued::Written { seq, id } if command.json => output::json(&serde_json::json!({ "seq": seq, "id": id })),
+        Enqueued::Written { seq, id, version: None } if command.json => {
+            output::json(&serde_json::json!({ "seq": seq, "id": id }))
+        }
+        Enqueued::Written { seq, id, version } if command.json => {
+            output::json(&serde_json::json!({ "seq": seq, "id": id, "version": version }))
+        }
         Enqueued::Duplicate if command.json => output::json(&serde_json::json!({ "duplicate": true })),
-        Enqueued::Written { seq, id } => say(format_args!("written: seq {seq}, id {id}")),
+        Enqueued::Written { seq, id, version: None } => say(format_args!("written: seq {seq}, id {id}")),
+        Enqueued::Written { seq, id, version: Some(version) } => {
+            say(format_args!("written: seq {seq}, id {id}, version {version}"))
+        }
         Enqueued::Duplicate => say(format_args!("not written: an event with this dedup_key is there already")),
     }
 }
@@ -204,7 +213,7 @@ impl Enqueue {
             event = event.header(name, value.as_str());
         }
         if let Some(version) = self.aggregate_version {
-            event = event.version(version);
+            event = version.of(event);
         }
         if let Some(at) = self.deliver_after {
             event = event.deliver_after(at);

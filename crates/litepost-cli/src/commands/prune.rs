@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use clap::Args;
-use litepost::lanes::{LaneStore, Retention};
+use litepost::lanes::{LaneStore, Mode, Retention};
 use litepost_core::Millis;
 use litepost_relay::config::Purpose;
 use serde::Serialize;
@@ -28,9 +28,10 @@ application stopped: sqlite3 FILE 'PRAGMA auto_vacuum = INCREMENTAL; VACUUM'.";
 
 /// Receipts stay this long when no configuration says otherwise, milliseconds.
 const RECEIPTS_MS: i64 = 30 * 86_400_000;
-/// Events in one transaction, and in one round of receipts.
-const ROWS: u32 = 500;
+/// Events in one round of receipts.
 const RECEIPT_ROWS: u32 = 10_000;
+/// Transactions after which the WAL is moved, so that it does not grow with what is pruned.
+const CHECKPOINT_EVERY: u32 = 20;
 
 /// Delete delivered events now.
 #[derive(Debug, Args)]
@@ -105,12 +106,17 @@ fn one(path: &Path, keep: Retention, vacuum: bool) -> Result<Done, Failure> {
         while store.write_receipts(keep_ms, now(), RECEIPT_ROWS)? > 0 {}
     }
     let mut pruned = 0;
-    loop {
-        let deleted = store.prune(keep, now(), ROWS)?;
-        if deleted == 0 {
+    for round in 1_u32.. {
+        let done = store.prune_some(keep, now())?;
+        if done.rows == 0 {
             break;
         }
-        pruned += i64::from(deleted);
+        pruned += i64::from(done.rows);
+        if round.is_multiple_of(CHECKPOINT_EVERY) {
+            store.checkpoint(Mode::Passive)?;
+        }
+        // Producers are waiting for the lock: let one in.
+        std::thread::yield_now();
     }
     let vacuumed = if vacuum { Some(store.vacuum()?) } else { None };
     Ok(Done {

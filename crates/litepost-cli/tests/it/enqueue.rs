@@ -65,6 +65,41 @@ fn the_line_of_the_readme() {
 }
 
 #[test]
+fn a_version_is_assigned_by_option_and_by_line() {
+    let place = shop();
+    let one = |version: &str| {
+        let arguments = ["enqueue", "--database", "shop.db", "--topic", "t", "--key", "k", "--payload", "p"];
+        place.litepost(&[&arguments[..], &["--aggregate-version", version]].concat())
+    };
+    assert!(one("next").stdout.ends_with(", version 1\n"));
+    assert!(one("5").stdout.ends_with(", version 5\n"));
+    let taken = one("5");
+    assert_eq!(taken.code, 1);
+    assert!(taken.stderr.contains("this key has this version already, or a later one"), "{}", taken.stderr);
+    assert!(one("five").stderr.contains("is no version: a number from 1, or next"));
+    let line = br#"{"topic":"t","key":"k","payload":"p","version":"next"}"#;
+    let lines = [&line[..], b"\n", &line[..], b"\n"].concat();
+    let answer = piped(&place, &["enqueue", "--database", "shop.db", "--jsonl", "-"], &lines);
+    assert_eq!(answer.stdout, "2 events written\n", "{}", answer.stderr);
+    let json = place.good(&[
+        "enqueue",
+        "--database",
+        "shop.db",
+        "--topic",
+        "t",
+        "--key",
+        "k",
+        "--payload",
+        "p",
+        "--aggregate-version",
+        "next",
+        "--json",
+    ]);
+    let answer: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((answer["seq"].as_i64(), answer["version"].as_i64()), (Some(5), Some(8)));
+}
+
+#[test]
 fn every_option_reaches_its_column() {
     let place = shop();
     place.write("body.bin", [0_u8, 255, 1]);
@@ -130,7 +165,7 @@ fn what_is_wrong_with_an_event_is_said() {
     );
     assert_eq!(
         bad(&["--topic", "t", "--payload", "x", "--aggregate-version", "1"]),
-        "error: shop.db: a version needs a key and starts at 1\n  hint: set .key(…) and count versions from 1\n"
+        "error: shop.db: a version needs a key, starts at 1 and ends at 9223372036854775806\n  hint: set .key(…) and count versions from 1\n"
     );
     assert!(bad(&["--topic", "t", "--payload", "x", "--header", "novalue"]).contains("expected NAME=VALUE"));
     assert!(bad(&["--topic", "t", "--payload", "x", "--expires-at", "soon"]).contains("\"soon\" is no time such as"));

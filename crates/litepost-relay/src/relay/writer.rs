@@ -32,14 +32,10 @@ const IDLE_EVERY: Duration = Duration::from_secs(1);
 const WAL_BYTES_MAX: u64 = 64 << 20;
 /// Time between two attempts to shrink it.
 const SHRINK_EVERY_MS: i64 = 1_000;
-/// Rows deleted in one transaction, fewer where that takes long; batches in one round.
-const PRUNE_ROWS: u32 = 500;
-const PRUNE_ROWS_MIN: u32 = 8;
+/// Transactions of pruning in one round.
 const PRUNE_BATCHES: u32 = 20;
-/// Producers wait while rows are deleted: a transaction that took longer than this is followed by a smaller one.
-const PRUNE_HOLD: Duration = Duration::from_micros(1_500);
 /// Events that one round puts into a lane's receipts: as many as it may prune.
-const RECEIPT_ROWS: u32 = PRUNE_ROWS * PRUNE_BATCHES;
+const RECEIPT_ROWS: u32 = 500 * PRUNE_BATCHES;
 /// Receipts are written and events pruned at least this often, however few were settled.
 const KEEP_HOUSE_EVERY_MS: i64 = 2_000;
 /// The same while nothing is settled and the last round found nothing to do: events grow old without it, too.
@@ -176,7 +172,6 @@ impl Writer {
             cleanup_every,
             settled: 0,
             house_at: Millis(0),
-            prune_rows: PRUNE_ROWS,
             give_up,
             wal: PathBuf::from(wal),
             wal_seen: None,
@@ -220,8 +215,6 @@ struct Worker {
     /// Events settled since the last round.
     settled: i64,
     house_at: Millis,
-    /// Rows that the next transaction of pruning deletes.
-    prune_rows: u32,
     give_up: CancellationToken,
     wal: PathBuf,
     /// The -wal's size and time of change when it was last moved.
@@ -349,12 +342,19 @@ impl Worker {
         }
     }
 
-    /// Moves the WAL and keeps house. True when there was something to do.
+    /// Keeps house and moves the WAL. True when there was something to do.
+    ///
+    /// In this order: whoever writes first after the WAL was moved as a whole begins it anew, and syncs it while it holds the
+    /// write lock. That is not to be a transaction of ours as a rule, which a producer would have to wait for.
     fn upkeep(&mut self) -> bool {
-        let moved = self.checkpoint();
+        let more = self.keep_house_if_due();
+        self.checkpoint() || more
+    }
+
+    fn keep_house_if_due(&mut self) -> bool {
         let now = clock::mono();
         if self.settled < self.cleanup_every && now < self.house_at {
-            return moved;
+            return false;
         }
         let settled = std::mem::take(&mut self.settled);
         let more = self.keep_house();
@@ -363,7 +363,7 @@ impl Worker {
             (false, 0) => now.plus(KEEP_HOUSE_IDLE_EVERY_MS),
             (false, _) => now.plus(KEEP_HOUSE_EVERY_MS),
         };
-        moved || more
+        more
     }
 
     /// Receipts first, since only what has one is pruned. True when there is more to do.
@@ -423,12 +423,10 @@ impl Worker {
     fn prune(&mut self) -> bool {
         let mut any = false;
         for _ in 0..PRUNE_BATCHES {
-            let began = clock::instant();
-            match self.store.prune(self.keep, clock::wall(), self.prune_rows) {
-                Ok(0) => break,
+            match self.store.prune_some(self.keep, clock::wall()) {
+                Ok(pruned) if pruned.rows == 0 => break,
                 Ok(_) => {
                     any = true;
-                    self.prune_rows = next_rows(self.prune_rows, clock::instant().duration_since(began));
                     // Producers are waiting for the lock: let one in.
                     std::thread::yield_now();
                 }
@@ -442,17 +440,6 @@ impl Worker {
     }
 }
 
-/// How many rows the next transaction of pruning deletes, when one of `rows` took so long.
-fn next_rows(rows: u32, took: Duration) -> u32 {
-    if took > PRUNE_HOLD {
-        (rows / 2).max(PRUNE_ROWS_MIN)
-    } else if took < PRUNE_HOLD / 3 {
-        (rows * 2).min(PRUNE_ROWS)
-    } else {
-        rows
-    }
-}
-
 /// Whether the error may go away by itself, or when an operator makes room.
 fn passes(error: &StoreError) -> bool {
     matches!(
@@ -463,24 +450,4 @@ fn passes(error: &StoreError) -> bool {
 
 fn respond<T>(reply: Reply<T>, result: Result<T, StoreError>) {
     let _ = reply.send(result.map_err(|error| explain(&error)));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pruning_takes_smaller_steps_where_they_take_long_and_larger_ones_again() {
-        let (slow, fair, fast) = (Duration::from_millis(20), Duration::from_millis(1), Duration::from_micros(300));
-        let mut rows = PRUNE_ROWS;
-        for _ in 0..20 {
-            rows = next_rows(rows, slow);
-        }
-        assert_eq!(rows, PRUNE_ROWS_MIN);
-        assert_eq!(next_rows(rows, fair), rows);
-        for _ in 0..20 {
-            rows = next_rows(rows, fast);
-        }
-        assert_eq!(rows, PRUNE_ROWS);
-    }
 }

@@ -84,7 +84,7 @@ async fn a_version_is_taken_once_per_topic_and_key() {
     write("orders", "b", 1).unwrap();
     write("stock", "a", 1).unwrap();
     let refused = write("orders", "a", 2).unwrap_err().to_string();
-    assert!(refused.contains("this version of this key exists already"), "{refused}");
+    assert!(refused.contains("this key has this version already"), "{refused}");
     assert_eq!(desk.number("SELECT max(seq) FROM litepost_outbox"), 4);
 }
 

@@ -6,6 +6,7 @@
 
 mod holder;
 mod lease;
+mod pace;
 mod prune;
 mod receipts;
 mod register;
@@ -31,7 +32,7 @@ use crate::sqloutbox::{Bridge, Step};
 
 pub use holder::{HolderInfo, holder_is_gone};
 pub(crate) use lease::wishes;
-pub use prune::{CheckpointResult, Mode, Retention};
+pub use prune::{CheckpointResult, Mode, Pruned, Retention};
 pub use register::load;
 pub(crate) use register::{MAX_LANES, split, split_of};
 pub use settle::Settled;
@@ -175,6 +176,9 @@ pub struct LaneStore {
     busy_timeout_ms: u32,
     /// How each destination is split, as far as this process knows.
     registered: HashMap<Box<str>, Split>,
+    pace: pace::Pace,
+    /// Whether the WAL is moved by [`LaneStore::checkpoint`] alone.
+    moves_wal: bool,
 }
 
 impl LaneStore {
@@ -193,7 +197,14 @@ impl LaneStore {
         connection
             .pragma_update(None, "synchronous", if wal { "NORMAL" } else { "FULL" })
             .doing("opening the database")?;
-        Ok(Self { connection, durable: Durable::default(), busy_timeout_ms, registered: HashMap::new() })
+        Ok(Self {
+            connection,
+            durable: Durable::default(),
+            busy_timeout_ms,
+            registered: HashMap::new(),
+            pace: pace::Pace::default(),
+            moves_wal: false,
+        })
     }
 
     /// Whether the file has a queue of sqloutbox.

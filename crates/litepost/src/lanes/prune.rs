@@ -2,12 +2,16 @@
 //!
 //! Called by the relay between batches. Invariant: events go from the oldest on, only what the guards in the database
 //! allow, never the newest, never one that a deduplication window still needs; one call holds the write lock for at
-//! most 500 rows and a megabyte of payload.
+//! most 500 rows and a megabyte of payload, and for fewer where that takes long.
+
+use std::time::Duration;
 
 use litepost_core::Millis;
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
+use super::pace::ROWS_MAX;
 use super::{LaneStore, tally};
+use crate::clock;
 use crate::connection::set_patience;
 use crate::error::{Doing as _, StoreError};
 use crate::failpoint::{self, Point};
@@ -44,33 +48,59 @@ pub struct CheckpointResult {
     pub busy: bool,
 }
 
-/// Most rows in one transaction: 0.4 ms of write lock.
-const MAX_ROWS: u32 = 500;
-/// And most bytes of payload, since the pages of a large one are freed one by one; a larger event goes alone.
+/// What one transaction of pruning came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Events that are gone; none when there was nothing to do.
+    pub rows: u32,
+    /// How long the write lock was held.
+    pub held: Duration,
+}
+
+/// Most bytes of payload in one transaction, since the pages of a large one are freed one by one; a larger event goes alone.
 const MAX_BYTES: i64 = 1 << 20;
 
 /// How long a truncating checkpoint waits for readers. It holds the write lock meanwhile, so producers wait with it.
 const TRUNCATE_PATIENCE_MS: u32 = 64;
 
 impl LaneStore {
+    /// Deletes some of the oldest events that nobody needs, in one transaction: as many as the last ones have shown to
+    /// keep producers waiting for no more than a moment. Call again until there was nothing to do.
+    pub fn prune_some(&mut self, keep: Retention, now_wall: Millis) -> Result<Pruned, StoreError> {
+        let pruned = self.prune_at_most(keep, now_wall, self.pace.rows())?;
+        if pruned.rows > 0 {
+            self.pace.held(pruned.held);
+        }
+        Ok(pruned)
+    }
+
     /// Deletes at most `limit` (at most 500) of the oldest events that nobody needs; returns how many. Call again while
     /// it returns `limit`.
     pub fn prune(&mut self, keep: Retention, now_wall: Millis, limit: u32) -> Result<u32, StoreError> {
+        self.prune_at_most(keep, now_wall, limit).map(|pruned| pruned.rows)
+    }
+
+    fn prune_at_most(&mut self, keep: Retention, now_wall: Millis, limit: u32) -> Result<Pruned, StoreError> {
         let doing = "pruning the log";
         // Rows never change, so they are looked through outside the write lock: once read, they are in memory, too. Most
         // calls find nothing to do, and end here.
         let snapshot = self.connection.unchecked_transaction().doing(doing)?;
-        let found = prunable_up_to(&snapshot, keep, now_wall, limit.min(MAX_ROWS))?;
+        let Some((found_first, found_last)) = prunable(&snapshot, keep, now_wall, limit.min(ROWS_MAX))? else {
+            return Ok(Pruned::default());
+        };
+        let topics = tally::topics_up_to(&snapshot, found_last)?;
         snapshot.commit().doing(doing)?;
-        let Some(last) = found else { return Ok(0) };
         // What the guards allow may have changed meanwhile: a destination was rewound, a line blocked.
         let tx = self.write(doing)?;
-        let Some((first, bound)) = allowed(&tx, keep)? else { return Ok(0) };
-        let last = last.min(bound);
+        let locked = clock::mono();
+        let Some((first, bound)) = allowed(&tx, keep)? else { return Ok(Pruned::default()) };
+        let last = found_last.min(bound);
         if last < first {
-            return Ok(0);
+            return Ok(Pruned::default());
         }
-        tally::pruned(&tx, last)?;
+        // Another program may have pruned meanwhile, too.
+        let topics = if (first, last) == (found_first, found_last) { topics } else { tally::topics_up_to(&tx, last)? };
+        tally::pruned(&tx, &topics)?;
         let deleted = tx
             .prepare_cached("DELETE FROM main.litepost_outbox WHERE seq <= ?1")
             .and_then(|mut s| s.execute([last]))
@@ -81,13 +111,19 @@ impl LaneStore {
             .doing(doing)?;
         failpoint::pass(Point::PruneBeforeCommit, doing)?;
         tx.commit().doing(doing)?;
+        let held = clock::mono().duration_since(locked);
         failpoint::hit(Point::PruneAfterCommit);
-        Ok(u32::try_from(deleted).unwrap_or(u32::MAX))
+        Ok(Pruned { rows: u32::try_from(deleted).unwrap_or(u32::MAX), held })
     }
 
-    /// Moves the WAL into the database. Does nothing in rollback mode.
+    /// Moves the WAL into the database. Does nothing in rollback mode. Whoever has called this once goes on calling it:
+    /// from then on no commit of this connection does it by the way, and takes as long as that.
     pub fn checkpoint(&mut self, mode: Mode) -> Result<CheckpointResult, StoreError> {
         let doing = "checkpointing";
+        if !self.moves_wal {
+            self.connection.pragma_update(None, "wal_autocheckpoint", 0).doing(doing)?;
+            self.moves_wal = true;
+        }
         failpoint::pass(Point::CheckpointBefore, doing)?;
         let (sql, patience) = match mode {
             Mode::Passive => ("PRAGMA main.wal_checkpoint(PASSIVE)", None),
@@ -135,8 +171,8 @@ fn allowed(tx: &Transaction<'_>, keep: Retention) -> Result<Option<(i64, i64)>, 
     Ok(found.0.zip(found.1))
 }
 
-/// The last position of the next range to delete; `None` when there is none.
-fn prunable_up_to(tx: &Transaction<'_>, keep: Retention, now: Millis, limit: u32) -> Result<Option<i64>, StoreError> {
+/// The next range to delete; `None` when there is none.
+fn prunable(tx: &Transaction<'_>, keep: Retention, now: Millis, limit: u32) -> Result<Option<(i64, i64)>, StoreError> {
     let doing = "pruning the log";
     let Some((first, bound)) = allowed(tx, keep)? else { return Ok(None) };
     let last = bound.min(first.saturating_add(i64::from(limit)) - 1);
@@ -160,7 +196,7 @@ fn prunable_up_to(tx: &Transaction<'_>, keep: Retention, now: Millis, limit: u32
         .and_then(|mut s| s.query_row(params![first, last, cutoff, future, now.0], |row| row.get(0)).optional())
         .doing(doing)?;
     let last = kept.map_or(last, |kept| last.min(kept - 1));
-    Ok((last >= first).then_some(last))
+    Ok((last >= first).then_some((first, last)))
 }
 
 /// The last position of `first..=last` up to which the payloads weigh no more than a transaction may free.

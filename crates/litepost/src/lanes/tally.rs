@@ -3,6 +3,7 @@
 //! Called within the transactions that change a cursor's counters. Invariant: for each destination the topics together have
 //! what its lanes have; what cannot be told by topic stands under the empty one, which no event has.
 
+use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, params};
 
 use crate::error::{Doing as _, StoreError};
@@ -81,14 +82,29 @@ pub(crate) fn set_anew(tx: &Connection, destination: &str) -> Result<(), StoreEr
     delivered(tx, destination, "", difference)
 }
 
-/// Everything up to `last` is about to leave the log.
-pub(crate) fn pruned(tx: &Connection, last: i64) -> Result<(), StoreError> {
-    tx.prepare_cached(
-        "INSERT INTO main.litepost_pruned (topic, events) \
-         SELECT topic, count(*) FROM main.litepost_outbox WHERE seq <= ?1 GROUP BY topic \
-         ON CONFLICT (topic) DO UPDATE SET events = events + excluded.events",
-    )
-    .and_then(|mut s| s.execute([last]))
-    .map(|_| ())
-    .doing(DOING)
+/// How many events of each topic there are up to `last`. The topics as they stand there: a raw INSERT may write text that
+/// is none.
+pub(crate) fn topics_up_to(connection: &Connection, last: i64) -> Result<Vec<(Vec<u8>, i64)>, StoreError> {
+    connection
+        .prepare_cached("SELECT topic, count(*) FROM main.litepost_outbox WHERE seq <= ?1 GROUP BY topic")
+        .and_then(|mut s| {
+            s.query_map([last], |row| Ok((row.get_ref(0)?.as_bytes().unwrap_or_default().to_vec(), row.get(1)?)))?
+                .collect()
+        })
+        .doing(DOING)
+}
+
+/// So many events of each topic are about to leave the log.
+pub(crate) fn pruned(tx: &Connection, topics: &[(Vec<u8>, i64)]) -> Result<(), StoreError> {
+    let mut statement = tx
+        .prepare_cached(
+            "INSERT INTO main.litepost_pruned (topic, events) VALUES (?1, ?2) \
+             ON CONFLICT (topic) DO UPDATE SET events = events + excluded.events",
+        )
+        .doing(DOING)?;
+    for (topic, events) in topics {
+        let topic = ToSqlOutput::Borrowed(ValueRef::Text(topic));
+        statement.execute(params![topic, events]).doing(DOING)?;
+    }
+    Ok(())
 }

@@ -53,7 +53,6 @@ const OBJECTS: [&str; 22] = [
     "litepost_outbox_delete",
     "litepost_outbox_insert",
     "litepost_outbox_update",
-    "litepost_outbox_version",
     "litepost_pause",
     "litepost_pruned",
     "litepost_receipt",
@@ -61,6 +60,7 @@ const OBJECTS: [&str; 22] = [
     "litepost_skip",
     "litepost_split",
     "litepost_tally",
+    "litepost_version",
     "litepost_wanted",
 ];
 
@@ -163,7 +163,7 @@ pub fn max_pending(connection: &Connection) -> Result<Option<i64>, StoreError> {
 /// producer's own transaction, whatever program it is.
 ///
 /// What waits is `max(seq) - min(acked)`: two lookups, whatever the backlog. The number stands in the trigger's text,
-/// since RAISE takes nothing but a literal before SQLite 3.47.
+/// since RAISE takes nothing but a literal before SQLite 3.47. A duplicate by `dedup_key` adds nothing, and is none of it.
 pub fn set_max_pending(connection: &mut Connection, limit: Option<i64>) -> Result<(), StoreError> {
     let doing = "setting max_pending";
     if limit.is_some_and(|limit| limit < 1) {
@@ -187,6 +187,9 @@ fn max_pending_trigger(limit: i64) -> String {
          WHEN coalesce((SELECT max(seq) FROM litepost_outbox), 0) \
             - coalesce((SELECT min(acked) FROM litepost_cursor), (SELECT min(seq) - 1 FROM litepost_outbox), 0) >= {limit} \
          BEGIN SELECT RAISE(ABORT, 'litepost: outbox is full: max_pending is {limit}, \
-         and at least that many events wait for delivery'); END;"
+         and at least that many events wait for delivery') \
+         WHERE NEW.dedup_key IS NULL OR NOT EXISTS (SELECT 1 FROM litepost_outbox WHERE topic = NEW.topic \
+         AND dedup_key = NEW.dedup_key AND dedup_key IS NOT NULL AND created_at > NEW.created_at - \
+         (SELECT CAST(value AS INTEGER) FROM litepost_meta WHERE name = 'dedup_window_ms')); END;"
     )
 }

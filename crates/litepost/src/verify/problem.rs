@@ -141,6 +141,28 @@ pub enum Problem {
         /// The position.
         seq: Seq,
     },
+    /// A version of a key is not above the one before it in the log.
+    VersionTwice {
+        /// The topic.
+        topic: String,
+        /// The key.
+        key: String,
+        /// The version.
+        version: i64,
+        /// The later event.
+        seq: Seq,
+    },
+    /// The file does not remember that a version was taken, so it could be taken again.
+    VersionForgotten {
+        /// The topic.
+        topic: String,
+        /// The key.
+        key: String,
+        /// The version.
+        version: i64,
+        /// The event that has it.
+        seq: Seq,
+    },
     /// A guard, an index or a table of the schema is gone.
     SchemaMissing {
         /// Its name.
@@ -213,6 +235,15 @@ impl fmt::Display for Problem {
             Self::DeadLetterStray { dead_id, seq } => {
                 write!(f, "dead letter {dead_id} was event {seq}, but another event stands there now")
             }
+            Self::VersionTwice { topic, key, version, seq } => write!(
+                f,
+                "event {seq} is version {version} of topic {topic:?}, key {key:?}, which had that version already, or a later one"
+            ),
+            Self::VersionForgotten { topic, key, version, seq } => write!(
+                f,
+                "event {seq} is version {version} of topic {topic:?}, key {key:?}; the file does not remember it, so it could be \
+                 taken again"
+            ),
             Self::SchemaMissing { object } => write!(f, "{object} is missing from the schema"),
             Self::GuardDiffers { object } => write!(f, "{object} is not the guard that litepost made"),
             Self::Ledger { destination, lane, found } => write!(f, "{destination} lane {lane}: {found}"),
@@ -249,6 +280,12 @@ impl Problem {
             Self::ReceiptDiffers { .. } => {
                 "events were changed around the guards, or the file is damaged: compare them with the destination, and \
                  restore a backup"
+            }
+            Self::VersionTwice { .. } => {
+                "the events were written around the guards, or two files were put together: compare them with the aggregate"
+            }
+            Self::VersionForgotten { .. } => {
+                "litepost_version was changed by hand: put back what is missing, with the highest version of each key in the log"
             }
             Self::DeadLetterStray { .. } => "the file was restored or put together from two: compare it with a backup",
             Self::SchemaMissing { .. } | Self::GuardDiffers { .. } => {

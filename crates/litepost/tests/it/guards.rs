@@ -14,8 +14,10 @@ fn refused(connection: &Connection, sql: &str) -> String {
     }
 }
 
+const NO_VERSION: &str = "litepost: a version needs a key, starts at 1 and ends at 9223372036854775806";
+
 /// What a row may not be, with the message the contract promises.
-const BAD_ROWS: [(&str, &str); 20] = [
+const BAD_ROWS: [(&str, &str); 22] = [
     ("(seq, topic, payload) VALUES (7, 't', 'p')", "litepost: seq is assigned by the log; leave it out of the INSERT"),
     (
         "(seq, topic, payload) VALUES (-1, 't', 'p')",
@@ -62,15 +64,17 @@ const BAD_ROWS: [(&str, &str); 20] = [
     ),
     ("(topic, payload, headers) VALUES ('t', 'p', '[1]')", "litepost: headers must be a JSON object"),
     ("(topic, payload, headers) VALUES ('t', 'p', '{')", "litepost: headers must be a JSON object"),
-    ("(topic, payload, version) VALUES ('t', 'p', 1)", "litepost: a version needs a key and starts at 1"),
-    ("(topic, payload, key, version) VALUES ('t', 'p', 'k', 0)", "litepost: a version needs a key and starts at 1"),
+    ("(topic, payload, version) VALUES ('t', 'p', 1)", NO_VERSION),
+    ("(topic, payload, key, version) VALUES ('t', 'p', 'k', 0)", NO_VERSION),
+    ("(topic, payload, key, version) VALUES ('t', 'p', 'k', -9223372036854775808)", NO_VERSION),
+    ("(topic, payload, key, version) VALUES ('t', 'p', 'k', 9223372036854775807)", NO_VERSION),
     (
         "(topic, payload, key, version) VALUES ('t', 'p', 'taken', 1)",
-        "litepost: this version of this key exists already; read the aggregate again and retry",
+        "litepost: this key has this version already, or a later one; read the aggregate again and retry",
     ),
     (
         "(topic, payload, key, version, dedup_key) VALUES ('t', 'p', 'taken', 1, 'd')",
-        "litepost: this version of this key exists already; read the aggregate again and retry",
+        "litepost: this key has this version already, or a later one; read the aggregate again and retry",
     ),
 ];
 
@@ -195,7 +199,14 @@ fn a_full_outbox_fails_the_producers_own_transaction() {
     let file = file();
     let mut app = open(&file.path);
     litepost::schema::set_max_pending(&mut app, Some(3)).unwrap();
-    fill(&file.path, 3);
+    fill(&file.path, 2);
+    let once = NewEvent::new("t", "p").dedup_key("once");
+    let tx = app.transaction().unwrap();
+    assert_eq!(litepost::enqueue(&tx, &once).unwrap().seq(), Some(Seq(3)));
+    assert_eq!(litepost::enqueue(&tx, &once).unwrap(), Enqueued::Duplicate, "a duplicate needs no room");
+    let other = litepost::enqueue(&tx, &NewEvent::new("t", "p").dedup_key("other"));
+    assert_eq!(other, Err(EnqueueError::Full { max_pending: 3 }));
+    tx.commit().unwrap();
     let insert = "INSERT INTO litepost_outbox (topic, payload) VALUES ('t', 'p')";
     let full = "litepost: outbox is full: max_pending is 3, and at least that many events wait for delivery";
     assert_eq!(refused(&app, insert), full);

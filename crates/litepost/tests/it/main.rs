@@ -17,3 +17,4 @@ mod splits;
 mod support;
 mod trouble;
 mod verify;
+mod versions;

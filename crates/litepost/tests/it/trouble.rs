@@ -230,7 +230,7 @@ fn one_bad_event_among_many_waiters_is_refused_alone() {
             (37, answer) => assert_eq!(answer, Err(EnqueueError::BadTopic)),
             (61, answer) => assert_eq!(answer, Err(EnqueueError::BadVersion)),
             (n, answer) => {
-                let Enqueued::Written { seq, id } = answer.unwrap() else { panic!("{n}: a duplicate") };
+                let Enqueued::Written { seq, id, .. } = answer.unwrap() else { panic!("{n}: a duplicate") };
                 let found: String =
                     app.query_row("SELECT id FROM litepost_outbox WHERE seq = ?1", [seq.0], |row| row.get(0)).unwrap();
                 assert_eq!((found, id), (format!("id-{n}"), format!("id-{n}")));
