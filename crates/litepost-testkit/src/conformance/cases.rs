@@ -16,11 +16,6 @@ pub(super) fn compare(harness: &mut impl Harness, desk: &Desk, duplicates: Dupli
     received
 }
 
-/// So many events, or as many as a slow stand-in takes.
-pub(super) fn scaled(harness: &impl Harness, count: usize) -> usize {
-    if harness.takes_thousands() { count } else { count / 6 }
-}
-
 /// A desk whose sink reaches the server itself.
 fn desk(harness: &impl Harness, keys: &str) -> Desk {
     Desk::new(harness.traits().kind, keys, &harness.connection(harness.port(), Target::Ready))
@@ -38,10 +33,9 @@ pub fn delivers(mut harness: impl Harness) {
 /// Every key's order is kept with at least 64 events in flight.
 pub fn keeps_key_order_with_64_in_flight(mut harness: impl Harness) {
     let mut desk = desk(&harness, harness.traits().in_flight);
-    let count = scaled(&harness, 4_000);
-    desk.write_many(count, 40);
+    desk.write_many(4_000, 40);
     desk.drain_everything();
-    assert_eq!(desk.delivered(), i64::try_from(count).unwrap_or(0));
+    assert_eq!(desk.delivered(), 4_000);
     compare(&mut harness, &desk, Duplicates::Never);
 }
 

@@ -22,6 +22,9 @@ use tokio_util::sync::CancellationToken;
 const LOOKS_MAX: u32 = 9_000;
 /// Milliseconds between two looks.
 const LOOK_MS: u64 = 10;
+/// How long a relay may be late with its sign of life. With less, one that a busy machine holds up for that long gives its lanes
+/// up and sends what was under way again: nothing is wrong then, and a case that wants every event once fails.
+const LEASE: &str = "20s";
 /// The longest a run may take that ends by itself.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
@@ -70,7 +73,7 @@ impl Desk {
     /// Writes the configuration anew.
     pub fn configure(&self, kind: &str, keys: &str, connection: &str) {
         let text = format!(
-            "[app.shop]\ndatabase = \"shop.db\"\nlease = \"1s\"\nretain_rows = 100000\n[app.shop.sink.out]\ntype = \"{kind}\"\n\
+            "[app.shop]\ndatabase = \"shop.db\"\nlease = \"{LEASE}\"\nretain_rows = 100000\n[app.shop.sink.out]\ntype = \"{kind}\"\n\
              retry = {{ first = \"10ms\", cap = \"50ms\" }}\n{keys}\nconnection = {connection}\n"
         );
         std::fs::write(self.path("litepost.toml"), text).expect("the configuration is written");

@@ -12,6 +12,7 @@ mod cases;
 mod desk;
 mod hostile;
 mod judge;
+mod payloads;
 mod received;
 mod trouble;
 
@@ -21,6 +22,7 @@ pub use cases::{
 pub use desk::{Desk, Running, Sent};
 pub use hostile::hostile_values_arrive_or_are_refused;
 pub use judge::{Duplicates, judge};
+pub use payloads::encrypts_payloads_and_puts_large_ones_into_a_store;
 pub use received::{Received, consume_with, python};
 pub use trouble::{
     acknowledgement_lost, connection_cut_mid_batch, credentials_wrong, message_too_large, server_paused_and_resumed,
@@ -34,12 +36,6 @@ pub trait Harness {
 
     /// The port of the server on 127.0.0.1.
     fn port(&self) -> u16;
-
-    /// Whether the server takes thousands of events in seconds. One that stands in for a service may not: then the cases that
-    /// send thousands send hundreds.
-    fn takes_thousands(&self) -> bool {
-        true
-    }
 
     /// Called before [`Harness::connection`] when the sink will reach the server through a proxy on this port. For
     /// servers that tell clients where to connect (Kafka): they must name the proxy. Others have nothing to do.
@@ -111,8 +107,9 @@ macro_rules! conformance {
         mod $name {
             $crate::conformance!(@cases $harness;
                 delivers keeps_key_order_with_64_in_flight keeps_bytes_exactly keeps_headers_exactly
-                hostile_values_arrive_or_are_refused compresses_large_bodies server_restarted connection_cut_mid_batch server_paused_and_resumed slow_server credentials_wrong topic_missing
-                message_too_large acknowledgement_lost shutdown_mid_batch);
+                hostile_values_arrive_or_are_refused compresses_large_bodies
+                encrypts_payloads_and_puts_large_ones_into_a_store server_restarted connection_cut_mid_batch
+                server_paused_and_resumed slow_server credentials_wrong topic_missing message_too_large acknowledgement_lost shutdown_mid_batch);
         }
     };
     (@cases $harness:expr; $($case:ident)+) => {

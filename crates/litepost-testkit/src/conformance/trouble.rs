@@ -10,7 +10,7 @@ use std::time::Duration;
 use litepost::NewEvent;
 use litepost_relay::relay::Drained;
 
-use super::cases::{compare, scaled};
+use super::cases::compare;
 use super::{Desk, Duplicates, Harness, Target, WRONG_PASSWORD, judge};
 use crate::proxy::Proxy;
 
@@ -66,7 +66,7 @@ pub fn connection_cut_mid_batch(mut harness: impl Harness) {
     for round in 1..=CUTS {
         proxy.cut_after(2_111 * round);
         // More bytes than the last cut lets through, however small a broker's packets are.
-        desk.write_many(scaled(&harness, 700), 10);
+        desk.write_many(700, 10);
         let relay = desk.start();
         desk.until_settled();
         relay.stop();
@@ -180,7 +180,7 @@ pub fn shutdown_mid_batch(mut harness: impl Harness) {
     let traits = harness.traits();
     let mut desk = direct(&harness, traits.in_flight, Target::Ready);
     for round in 0..6 {
-        desk.write_many(scaled(&harness, 1_500), 10);
+        desk.write_many(1_500, 10);
         let relay = desk.start();
         let before = desk.delivered();
         if round % 2 == 1 {

@@ -1,4 +1,4 @@
-//! A moto server of the test's own: AWS's services (S3, SQS here) as far as their clients can tell.
+//! A moto server of the test's own: AWS's services (S3, SQS, SNS here) as far as their clients can tell.
 //!
 //! Called by tests of what talks to AWS. Invariant: it listens on loopback only and keeps everything in memory; it knows
 //! whoever asks until it is told to check.
@@ -8,14 +8,59 @@ use std::net::TcpStream;
 
 use super::{Supervised, answers, consumers, new_folder, on_free_port, wait_until};
 
-/// moto counts all messages of a queue anew whenever it looks at the queue, several times a message: with thousands of them it
-/// stands still. Nobody here asks for those numbers.
+/// moto goes through all messages of a queue for each that it takes, gives out or deletes, and counts them several times a
+/// message: with thousands of them it stands still. These do the same with what they have at hand. (And of two equal messages at
+/// once moto would take both, since it looks for the first one without a lock. A topic's subscriptions it does not count.)
 const LAUNCH: &str = "
+from threading import Lock
+from moto.sns.models import Topic
 from moto.sqs.models import Queue
+
+lock = Lock()
+own_attributes = Queue.attributes.fget
+
+
+def replace(kind, name, value):
+    assert hasattr(kind, name), name
+    setattr(kind, name, value)
+
+
+def add_message(queue, message):
+    with lock:
+        if queue.fifo_queue and message.deduplication_id:
+            known = queue.__dict__.setdefault('known', {})
+            before = known.get(message.deduplication_id)
+            if before is not None and message.sent_timestamp - before < 300_000:
+                return
+            known[message.deduplication_id] = message.sent_timestamp
+        queue._messages.append(message)
+
+
+def delete_message(queue, receipt_handle):
+    with lock:
+        for at, message in enumerate(queue._messages):
+            if message.had_receipt_handle(receipt_handle):
+                queue.pending_messages.discard(message)
+                del queue._messages[at]
+                return
+
+
+def attributes(queue):
+    if 'kept' not in queue.__dict__:
+        queue.__dict__['kept'] = own_attributes(queue)
+    return queue.__dict__['kept']
+
+
 for name in ('approximate_number_of_messages', 'approximate_number_of_messages_delayed', \
              'approximate_number_of_messages_not_visible'):
-    assert hasattr(Queue, name), name
-    setattr(Queue, name, 0)
+    replace(Queue, name, 0)
+replace(Queue, 'add_message', add_message)
+replace(Queue, 'delete_message', delete_message)
+replace(Queue, 'attributes', property(attributes))
+replace(Queue, 'messages', property(lambda queue: (m for m in queue._messages if m.visible and not m.delayed)))
+subscriptions = lambda topic: len(topic.sns_backend._get_topic_subscriptions(topic))
+setattr(Topic, 'subscriptions_confimed', property(subscriptions, lambda topic, value: None))
+
 from moto.server import main
 main()
 ";

@@ -1,4 +1,4 @@
-//! AWS SQS on moto's server, consumed by boto3.
+//! AWS SQS on moto's server, consumed by boto3; and the server for SNS, which is read through a queue.
 
 use litepost::NewEvent;
 use litepost_relay::config::{Config, Purpose};
@@ -6,65 +6,87 @@ use litepost_relay::relay::Drained;
 use litepost_testkit::conformance::{Desk, Duplicates, Harness, Received, Target, Traits, WRONG_PASSWORD};
 use litepost_testkit::http::{HttpServer, Reply};
 use litepost_testkit::proxy::Proxy;
+use litepost_testkit::servers::Moto;
 
 use super::aws::Account;
 
 /// moto's number of its only account.
 const OWNER: &str = "123456789012";
 
-/// An account with the queue `ready`, and a proxy in front of it. AWS forgets nothing when it is out of reach, and moto
-/// everything when it ends: so a crash, here, is nobody at the address.
-pub(crate) struct SqsHarness {
+/// An account with the queue `ready` (for `sns`, a topic of this name, too), and a proxy in front of it. AWS forgets nothing
+/// when it is out of reach, and moto everything when it ends: so a crash, here, is nobody at the address.
+pub(crate) struct AwsHarness {
     account: Account,
     front: Proxy,
+    kind: &'static str,
     suffix: &'static str,
 }
 
-pub(crate) fn fifo() -> SqsHarness {
-    start(".fifo")
+pub(crate) fn fifo() -> AwsHarness {
+    AwsHarness::start("sqs", ".fifo")
 }
 
-pub(crate) fn standard() -> SqsHarness {
-    start("")
+pub(crate) fn standard() -> AwsHarness {
+    AwsHarness::start("sqs", "")
 }
 
-fn start(suffix: &'static str) -> SqsHarness {
-    let account = Account::whose_user_may("sqs:*");
-    account.script("queue", &format!("ready{suffix}"));
-    let front = Proxy::start(account.server().port());
-    SqsHarness { account, front, suffix }
-}
+impl AwsHarness {
+    /// One of a kind of destination; queues and topics with the suffix `.fifo` keep order.
+    pub(super) fn start(kind: &'static str, suffix: &'static str) -> Self {
+        let account = Account::whose_user_may("sqs:*,sns:*");
+        let front = Proxy::start(account.server().port());
+        let harness = Self { account, front, kind, suffix };
+        harness.make(&harness.name(Target::Ready));
+        harness
+    }
 
-impl SqsHarness {
-    fn queue(&self, target: Target) -> String {
+    /// Makes a queue, and for `sns` a topic that it subscribes to.
+    pub(super) fn make(&self, name: &str) {
+        self.account.script(if self.kind == "sns" { "topic" } else { "queue" }, name);
+    }
+
+    /// What has arrived in a queue.
+    pub(super) fn messages(&self, name: &str) -> Vec<Received> {
+        self.account.script("messages", name)
+    }
+
+    fn name(&self, target: Target) -> String {
         format!("{}{}", if target == Target::Missing { "missing" } else { "ready" }, self.suffix)
     }
 
-    fn keys(&self, port: u16, target: Target) -> String {
+    /// The keys of a connection through this port.
+    pub(super) fn keys(&self, port: u16, target: Target) -> String {
         let secret = if target == Target::WrongCredentials { WRONG_PASSWORD } else { self.account.secret() };
-        let queue = self.queue(target);
-        format!("queue_url = \"http://127.0.0.1:{port}/{OWNER}/{queue}\", {}", self.account.keys_at(port, secret))
+        let (name, region) = (self.name(target), Moto::REGION);
+        let place = match self.kind {
+            "sns" => format!("topic_arn = \"arn:aws:sns:{region}:{OWNER}:{name}\""),
+            _ => format!("queue_url = \"http://127.0.0.1:{port}/{OWNER}/{name}\""),
+        };
+        format!("{place}, {}", self.account.keys_at(port, secret))
+    }
+
+    /// What the SDK of CloudEvents is checked with: keys, and for boto3 the key and the queue.
+    pub(super) fn for_cloudevents(self) -> (Self, String, String) {
+        let (port, secret) = (self.account.server().port(), self.account.secret());
+        let keys = self.keys(port, Target::Ready);
+        let id = keys.split("access_key_id = \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        let url = format!("{id} {secret} http://127.0.0.1:{port}/{OWNER}/{}", self.name(Target::Ready));
+        (self, keys, url)
     }
 }
 
-impl Harness for SqsHarness {
+impl Harness for AwsHarness {
     fn traits(&self) -> Traits {
         Traits {
-            kind: "sqs",
+            kind: self.kind,
             in_flight: "batch_size = 100",
-            // moto looks for a deduplication id without a lock: of two requests at once, both may pass. (What the queue
-            // drops is looked at below.)
-            duplicates: Duplicates::Allowed,
+            // Within five minutes, that is.
+            duplicates: if self.suffix == ".fifo" { Duplicates::Never } else { Duplicates::Allowed },
             // 256 KiB as base64, with the attributes.
             large: 180_000,
             too_large: 300_000,
             headers: true,
         }
-    }
-
-    /// moto looks through the whole queue for each message.
-    fn takes_thousands(&self) -> bool {
-        false
     }
 
     fn port(&self) -> u16 {
@@ -80,11 +102,14 @@ impl Harness for SqsHarness {
     }
 
     fn make_missing(&mut self) {
-        self.account.script("queue", &self.queue(Target::Missing));
+        // Behind closed doors: a topic that nobody subscribes to yet takes events, and keeps none.
+        self.front.away(true);
+        self.make(&self.name(Target::Missing));
+        self.front.away(false);
     }
 
     fn consume(&mut self, target: Target) -> Vec<Received> {
-        self.account.script("messages", &self.queue(target))
+        self.messages(&self.name(target))
     }
 
     fn kill(&mut self) {
@@ -120,14 +145,14 @@ fn what_is_sent_again_is_dropped_by_a_queue_that_keeps_order() {
 #[test]
 fn the_queue_is_a_template() {
     let mut harness = fifo();
-    harness.account.script("queue", "orders-a.fifo");
+    harness.make("orders-a.fifo");
     let keys = harness.keys(harness.port(), Target::Ready).replace("ready.fifo", "{topic}-{header.to}.fifo");
     let mut desk = Desk::new("sqs", "", &format!("{{ {keys} }}"));
     for (to, key) in [("a", "1"), ("b", "2"), ("a", "3"), ("a.b", "4")] {
         desk.write(NewEvent::new("orders", to).header("to", to), Some(key), to.as_bytes());
     }
     desk.drain();
-    assert_eq!(harness.account.script("messages", "orders-a.fifo").len(), 2);
+    assert_eq!(harness.messages("orders-a.fifo").len(), 2);
     let waiting = desk.text("SELECT group_concat(error_code) FROM litepost_blocked");
     let dead = desk.text("SELECT group_concat(id || ' ' || error_code) FROM litepost_dead");
     assert_eq!((&*waiting, &*dead), ("NonExistentQueue", "e-000003 template"));
@@ -248,12 +273,5 @@ fn settings_that_cannot_work_are_told_at_start() {
 
 #[test]
 fn cloudevents_are_read_by_the_sdk() {
-    super::cloudevents::check_structured("sqs", || {
-        let harness = standard();
-        let (port, secret) = (harness.account.server().port(), harness.account.secret().to_owned());
-        let url = format!("http://127.0.0.1:{port}/{OWNER}/ready");
-        let keys = harness.keys(port, Target::Ready);
-        let id = keys.split("access_key_id = \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap().to_owned();
-        (harness, keys, format!("{id} {secret} {url}"))
-    });
+    super::cloudevents::check_structured("sqs", || standard().for_cloudevents());
 }
