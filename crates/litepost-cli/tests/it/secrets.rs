@@ -61,6 +61,19 @@ pub(crate) fn destinations(servers: &Servers) -> Vec<(&'static str, String)> {
                 "{ queue_url = 'http://127.0.0.1:1/1/orders.fifo', endpoint = 'http://127.0.0.1:1', region = 'eu-west-1', access_key_id = 'one', secret_access_key = '${PASS}', session_token = '${PASS}' }",
             ),
         ),
+        (
+            "sns",
+            sink(
+                "{ topic_arn = 'arn:aws:sns:eu-west-1:1:orders.fifo', endpoint = 'http://127.0.0.1:1', access_key_id = 'one', secret_access_key = '${PASS}', session_token = '${PASS}' }",
+            ),
+        ),
+        // (The bucket of the claim check is asked before the destination.)
+        (
+            "stdout",
+            sink(
+                "{ claim_check = { above_bytes = 1, s3 = { bucket = 'b', endpoint = 'http://127.0.0.1:1', region = 'eu-west-1', access_key_id = 'one', secret_access_key = '${PASS}', session_token = '${PASS}' } } }",
+            ),
+        ),
         ("python", format!("writer_class = 'absent:Writer'\n{}", db("{ token = '${PASS}' }"))),
     ]
 }

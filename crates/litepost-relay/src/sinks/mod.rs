@@ -75,6 +75,7 @@ pub fn registry() -> &'static [SinkType] {
         #[cfg(feature = "kafka")]
         kafka::TYPE,
         aws::sqs::TYPE,
+        aws::sns::TYPE,
         blackhole::TYPE,
     ];
     TYPES

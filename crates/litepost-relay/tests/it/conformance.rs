@@ -78,3 +78,11 @@ mod sqs_standard {
     litepost_testkit::conformance!(@cases crate::brokers::sqs::standard;
         delivers keeps_bytes_exactly keeps_headers_exactly acknowledgement_lost shutdown_mid_batch);
 }
+#[cfg(feature = "aws")]
+conformance!(sns_fifo, crate::brokers::sns::fifo);
+#[cfg(feature = "aws")]
+mod sns_standard {
+    // As with the queue.
+    litepost_testkit::conformance!(@cases crate::brokers::sns::standard;
+        delivers keeps_bytes_exactly keeps_headers_exactly acknowledgement_lost shutdown_mid_batch);
+}

@@ -116,3 +116,35 @@ fn mqtt_says_how_it_confirms_and_what_a_missing_subscriber_means() {
         "{found:#?}"
     );
 }
+
+#[cfg(feature = "aws")]
+#[test]
+fn aws_says_which_queues_and_topics_are_there() {
+    let account = crate::brokers::aws::Account::whose_user_may("sqs:*,sns:*");
+    account.script("queue", "orders.fifo");
+    account.script("topic", "orders-all");
+    let at = format!("http://127.0.0.1:{}/123456789012", account.server().port());
+    let keys = account.keys().replace('"', "'");
+    let queues = format!("queue_url = '{at}/{{topic}}.fifo', {keys}");
+    for _ in 0..2 {
+        // The second time: asking for it has not made it.
+        let found = look("sqs", &["orders", "refunds"], &queues);
+        assert_eq!(found[0], format!("Found: the queue {at}/orders.fifo"));
+        let missing = format!("Broken: the queue {at}/refunds.fifo: sqs: NonExistentQueue");
+        assert!(found[1].starts_with(&missing), "{found:#?}");
+    }
+    let found = look("sqs", &["orders-all"], &format!("queue_url = '{at}/{{topic}}', {keys}"));
+    let weaker = format!("Weaker: the queue {at}/orders-all is a standard one");
+    assert!(found.len() == 1 && found[0].starts_with(&weaker), "{found:#?}");
+
+    let arn = "arn:aws:sns:eu-west-1:123456789012";
+    let topics = format!("topic_arn = '{arn}:{{topic}}', {keys}");
+    let found = look("sns", &["orders-all", "refunds"], &topics);
+    let weaker = format!("Weaker: the topic {arn}:orders-all is a standard one");
+    assert!(found.len() == 2 && found[0].starts_with(&weaker), "{found:#?}");
+    assert!(found[1].starts_with(&format!("Broken: the topic {arn}:refunds: sns: NotFound")), "{found:#?}");
+    account.script("alone", "alone.fifo");
+    let found = look("sns", &["alone"], &format!("topic_arn = '{arn}:{{topic}}.fifo', {keys}"));
+    assert_eq!(found[0], format!("Found: the topic {arn}:alone.fifo"));
+    assert!(found[1].starts_with(&format!("Weaker: nobody subscribes to the topic {arn}:alone.fifo")), "{found:#?}");
+}

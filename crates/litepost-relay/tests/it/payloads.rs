@@ -196,6 +196,8 @@ fn wrong_tables_are_told_at_start_without_a_secret() {
         ("claim_check = { s3 = { bucket = \"b\", prefix = \"a/../b\" } }", "in levels"),
         ("claim_check = { s3 = { bucket = \"b\", endpoint = \"ftp://h\" } }", "is no URL"),
         ("claim_check = { s3 = { bucket = \"b\", secret_access_key = \"hunter2\" } }", "needed together"),
+        ("claim_check = { s3 = { bucket = \"b\", session_token = \"hunter2\" } }", "needed together"),
+        ("claim_check = { s3 = { bucket = \"b\", endpoint = \"https://u:hunter2@h\" } }", "is no URL"),
         ("claim_check = { folder = \"a\", beyond = 1 }", "unknown field `beyond`"),
     ] {
         let desk = Desk::new("file", "", &format!("{{ path = \"out.jsonl\", {connection} }}"));

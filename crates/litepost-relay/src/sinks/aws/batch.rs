@@ -1,6 +1,6 @@
 //! Sends a batch as requests of ten events and sorts what comes back, entry by entry.
 //!
-//! Made by the factories of `sqs` and `sns`, driven by the relay. Invariants: of a line one event is under way at a time, so
+//! Made by `sqs` and `sns`, driven by the relay. Invariants: of a line one event is under way at a time, so
 //! that an entry that fails is not overtaken by a later one of its request; an event is delivered only when the service has
 //! answered for its entry.
 
@@ -12,7 +12,8 @@ use litepost_core::{Ordering, Outcome, Unavailable, UnavailableKind};
 use super::errors::Failure;
 use super::keys::{ENTRIES_MAX, HEADERS, Settings, keeps_order};
 use super::message::Entry;
-use crate::sink::{Batch, Sink, SinkContext};
+use crate::inspect::Finding;
+use crate::sink::{Batch, Sink, SinkContext, SinkFactory};
 use crate::sinks::message::Mapping;
 use crate::sinks::windows::Windows;
 
@@ -23,6 +24,43 @@ pub(super) type Answers = Vec<Result<(), Failure>>;
 pub(super) trait Service: Send + Sync {
     /// Sends one request to the queue or topic `target`.
     fn send<'a>(&'a self, target: &'a str, entries: &'a [Entry]) -> BoxFuture<'a, Result<Answers, Failure>>;
+
+    /// What it says of the queue or topic `target`, which stays as it is.
+    fn look<'a>(&'a self, target: &'a str) -> BoxFuture<'a, Result<Vec<Finding>, Failure>>;
+}
+
+/// Makes the connections of a destination: all share one client.
+pub(super) struct Factory {
+    pub(super) settings: Arc<Settings>,
+    pub(super) service: Arc<dyn Service>,
+}
+
+impl SinkFactory for Factory {
+    fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
+        let sink = BatchSink::new(Arc::clone(&self.settings), Arc::clone(&self.service), context);
+        Box::pin(async move { Ok(Box::new(sink) as Box<dyn Sink>) })
+    }
+
+    fn inspect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
+        Box::pin(async move {
+            let Settings { what, shown, .. } = *self.settings;
+            let mut all = Vec::new();
+            for target in self.settings.target.names(&context.topics) {
+                match self.service.look(&target).await {
+                    Ok(found) => all.extend(found),
+                    Err(failure) => match failure.outcome(shown) {
+                        Outcome::Unavailable(trouble) => return Err(trouble),
+                        Outcome::Rejected(why) => all.push(Finding::broken(
+                            format!("the {what} {target}: {}", why.message),
+                            "create it: events for it wait until there is one",
+                        )),
+                        Outcome::Delivered | Outcome::Deferred => {}
+                    },
+                }
+            }
+            Ok(all)
+        })
+    }
 }
 
 /// The answers of a request's `count` entries, from those that the service gave by the entries' places. One that it does not
@@ -38,8 +76,8 @@ pub(super) fn by_place<'a>(count: usize, said: impl Iterator<Item = (&'a str, Re
     answers
 }
 
-/// A client of the service, shared with all connections of the destination.
-pub(super) struct BatchSink {
+/// One connection: what is to be sent, and the client that all share.
+struct BatchSink {
     settings: Arc<Settings>,
     service: Arc<dyn Service>,
     mapping: Mapping,
@@ -55,7 +93,7 @@ struct Request {
 }
 
 impl BatchSink {
-    pub(super) fn new(settings: Arc<Settings>, service: Arc<dyn Service>, context: &SinkContext) -> Self {
+    fn new(settings: Arc<Settings>, service: Arc<dyn Service>, context: &SinkContext) -> Self {
         let mapping = Mapping {
             body: settings.body,
             origin: Arc::clone(&context.origin),

@@ -20,6 +20,7 @@ use litepost_core::UnavailableKind;
 use object_store::aws::{AmazonS3Builder, AwsCredentialProvider};
 use secrecy::ExposeSecret as _;
 
+use super::access;
 use super::errors::Failure;
 use super::keys::Settings;
 use crate::sink::SinkConfigError;
@@ -51,7 +52,7 @@ pub(super) fn sdk(settings: &Settings) -> Result<SdkConfig, SinkConfigError> {
         .retry_config(RetryConfig::disabled())
         .timeout_config(timeouts);
     if let Some(endpoint) = &settings.endpoint {
-        config = config.endpoint_url(endpoint.trim_end_matches('/'));
+        config = config.endpoint_url(access::address(endpoint));
     }
     Ok(config.build())
 }

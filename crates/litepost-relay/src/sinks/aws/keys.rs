@@ -5,10 +5,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use reqwest::Url;
 use schemars::Schema;
 use secrecy::SecretString;
 use serde::Deserialize;
 
+use super::access::{self, AccessKey};
 use crate::sink::{SinkConfigError, SinkSettings};
 use crate::sinks::compress::Compression;
 use crate::sinks::message::{Body, HeaderRules, HeaderTemplates};
@@ -83,19 +85,12 @@ fn default_timeout_ms() -> u64 {
     10_000
 }
 
-/// An access key that the configuration names.
-pub(super) struct AccessKey {
-    pub(super) id: String,
-    pub(super) secret: SecretString,
-    pub(super) token: Option<SecretString>,
-}
-
 /// The checked settings, shared by all connections of the destination.
 pub(super) struct Settings {
     /// The queue or topic.
     pub(super) target: Template,
     pub(super) region: String,
-    pub(super) endpoint: Option<String>,
+    pub(super) endpoint: Option<Url>,
     pub(super) access_key: Option<AccessKey>,
     pub(super) body: Body,
     pub(super) headers: HeaderTemplates,
@@ -106,6 +101,8 @@ pub(super) struct Settings {
     pub(super) timeout: Duration,
     /// The service, for messages.
     pub(super) shown: &'static str,
+    /// What it has, for messages: queues or topics.
+    pub(super) what: &'static str,
 }
 
 /// What a queue and a topic differ in.
@@ -118,6 +115,8 @@ pub(super) struct Kind {
     pub(super) rules: &'static Rules,
     /// The service, for messages.
     pub(super) shown: &'static str,
+    /// `queue` or `topic`.
+    pub(super) what: &'static str,
     /// The region that a name tells.
     pub(super) region: fn(&str) -> Option<&str>,
 }
@@ -169,29 +168,20 @@ pub(super) fn read(settings: &SinkSettings, kind: &Kind) -> Result<Settings, Sin
         return Err(error("format", message.into()));
     }
     let environment = || ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(|name| std::env::var(name).ok());
-    let told = (kind.region)(&target).map(str::to_owned);
+    let plain = |region: &&str| region.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    let told = (kind.region)(&target).filter(plain).map(str::to_owned);
     let Some(region) = keys.region.clone().or(told).or_else(environment).filter(|region| !region.is_empty()) else {
         return Err(error(
             "region",
             "is needed: neither the name of the queue or topic nor AWS_REGION tells it".into(),
         ));
     };
-    if let Some(endpoint) = &keys.endpoint {
-        let url = reqwest::Url::parse(endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
-        // (Not repeated: who writes a password into a URL must not find it in a message.)
-        if url.is_none_or(|url| !url.username().is_empty() || url.password().is_some()) {
-            return Err(error("endpoint", "is no URL such as https://host:4566".into()));
-        }
-    }
-    let access_key = match (keys.access_key_id, keys.secret_access_key) {
-        (Some(id), Some(secret)) => Some(AccessKey { id, secret, token: keys.session_token }),
-        (None, None) if keys.session_token.is_none() => None,
-        _ => return Err(error("access_key_id", "and secret_access_key are needed together".into())),
-    };
+    let endpoint = access::endpoint("connection", keys.endpoint.as_deref())?;
+    let access_key = AccessKey::read("connection", keys.access_key_id, keys.secret_access_key, keys.session_token)?;
     Ok(Settings {
         target: Template::compile(&target, kind.rules).map_err(|e| error(kind.key, e.to_string()))?,
         region,
-        endpoint: keys.endpoint,
+        endpoint,
         access_key,
         body: keys.format,
         headers: HeaderTemplates::compile(&keys.headers, &HEADERS)?,
@@ -201,5 +191,6 @@ pub(super) fn read(settings: &SinkSettings, kind: &Kind) -> Result<Settings, Sin
         connect_timeout: Duration::from_millis(keys.connect_timeout_ms),
         timeout: Duration::from_millis(keys.timeout_ms),
         shown: kind.shown,
+        what: kind.what,
     })
 }

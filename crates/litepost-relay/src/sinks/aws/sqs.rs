@@ -21,12 +21,13 @@ pub(in crate::sinks) const TYPE: SinkType = SinkType {
     build,
 };
 
-static KIND: Kind = Kind {
+pub(super) static KIND: Kind = Kind {
     key: "queue_url",
     description: "The queue's URL, a template: `https://sqs.eu-west-1.amazonaws.com/123456789012/{topic}.fifo`. Values may hold \
         letters, digits, `-` and `_`. A queue whose name ends in `.fifo` keeps the order of each key.",
     rules: &QUEUE,
     shown: "sqs",
+    what: "queue",
     region,
 };
 
@@ -54,85 +55,38 @@ fn region(url: &str) -> Option<&str> {
 
 #[cfg(not(feature = "aws"))]
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
-    keys::read(settings, &KIND)?;
-    Err(super::left_out())
+    Err(super::without_a_client(settings, &KIND))
 }
 
 #[cfg(feature = "aws")]
 fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigError> {
+    use super::{batch, client};
+
     let settings = keys::read(settings, &KIND)?;
-    let queues = live::Queues(aws_sdk_sqs::Client::new(&super::client::sdk(&settings)?));
-    Ok(Arc::new(live::Factory { settings: Arc::new(settings), queues: Arc::new(queues) }))
+    let service = Arc::new(live::Queues(aws_sdk_sqs::Client::new(&client::sdk(&settings)?)));
+    Ok(Arc::new(batch::Factory { settings: Arc::new(settings), service }))
 }
 
 #[cfg(feature = "aws")]
 mod live {
-    //! The sink itself: what needs the SDK.
+    //! What needs the SDK.
     //!
     //! Made by `build`. Invariant: every entry of a request has exactly one answer.
-
-    use std::sync::Arc;
 
     use aws_sdk_sqs::Client;
     use aws_sdk_sqs::error::BuildError;
     use aws_sdk_sqs::types::{MessageAttributeValue, QueueAttributeName, SendMessageBatchRequestEntry};
     use futures_util::future::BoxFuture;
-    use litepost_core::{Outcome, Unavailable, UnavailableKind};
+    use litepost_core::UnavailableKind;
 
-    use super::super::batch::{Answers, BatchSink, Service, by_place};
+    use super::super::batch::{Answers, Service, by_place};
     use super::super::client;
     use super::super::errors::Failure;
-    use super::super::keys::{Settings, keeps_order};
+    use super::super::keys::keeps_order;
     use super::super::message::Entry;
     use crate::inspect::Finding;
-    use crate::sink::{Sink, SinkContext, SinkFactory};
-
-    pub(super) struct Factory {
-        pub(super) settings: Arc<Settings>,
-        pub(super) queues: Arc<Queues>,
-    }
 
     pub(super) struct Queues(pub(super) Client);
-
-    impl SinkFactory for Factory {
-        fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
-            Box::pin(async move {
-                let service = Arc::clone(&self.queues) as Arc<dyn Service>;
-                Ok(Box::new(BatchSink::new(Arc::clone(&self.settings), service, context)) as Box<dyn Sink>)
-            })
-        }
-
-        fn inspect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Vec<Finding>, Unavailable>> {
-            Box::pin(async move {
-                let mut found = Vec::new();
-                for url in self.settings.target.names(&context.topics) {
-                    found.push(self.look(&url).await?);
-                }
-                Ok(found)
-            })
-        }
-    }
-
-    impl Factory {
-        async fn look(&self, url: &str) -> Result<Finding, Unavailable> {
-            let asked = self.queues.0.get_queue_attributes().queue_url(url);
-            match asked.attribute_names(QueueAttributeName::QueueArn).send().await {
-                Ok(_) if keeps_order(url) => Ok(Finding::found(format!("the queue {url}"))),
-                Ok(_) => Ok(Finding::weaker(
-                    format!("the queue {url} is a standard one: it keeps no order and may deliver twice"),
-                    "use a queue whose name ends in .fifo, or accept it",
-                )),
-                Err(error) => match client::failure(&error).outcome(self.settings.shown) {
-                    Outcome::Unavailable(trouble) => Err(trouble),
-                    Outcome::Rejected(why) => Ok(Finding::broken(
-                        format!("the queue {url}: {}", why.message),
-                        "create it: events for it wait until there is one",
-                    )),
-                    Outcome::Delivered | Outcome::Deferred => Ok(Finding::found(format!("the queue {url}"))),
-                },
-            }
-        }
-    }
 
     impl Service for Queues {
         fn send<'a>(&'a self, target: &'a str, entries: &'a [Entry]) -> BoxFuture<'a, Result<Answers, Failure>> {
@@ -146,6 +100,22 @@ mod live {
                 let failed = answer.failed().iter();
                 let failed = failed.map(|e| (e.id(), Err(Failure::entry(e.code(), e.message(), e.sender_fault()))));
                 Ok(by_place(entries.len(), taken.chain(failed)))
+            })
+        }
+
+        fn look<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<Vec<Finding>, Failure>> {
+            Box::pin(async move {
+                let asked = self.0.get_queue_attributes().queue_url(url);
+                let asked = asked.attribute_names(QueueAttributeName::QueueArn).send().await;
+                asked.map_err(|error| client::failure(&error))?;
+                Ok(vec![if keeps_order(url) {
+                    Finding::found(format!("the queue {url}"))
+                } else {
+                    Finding::weaker(
+                        format!("the queue {url} is a standard one: it keeps no order and may deliver twice"),
+                        "use a queue whose name ends in .fifo, or accept it",
+                    )
+                }])
             })
         }
     }

@@ -1,8 +1,8 @@
-"""Prepares moto, or reads from it: aws.py URL (prepare|lock|bucket|object|queue|messages) ID SECRET NAME.
+"""Prepares moto, or reads from it: aws.py URL (prepare|lock|bucket|object|queue|topic|alone|messages) ID SECRET NAME.
 
 `prepare` makes a user with a key, which is printed; the user may do what NAME says (`s3:*,sqs:*`). `lock` lets in nobody else
-from then on. `bucket` makes the bucket NAME, `object` reads NAME, an s3:// URL. `queue` makes the queue NAME, `messages`
-takes everything out of it.
+from then on. `bucket` makes the bucket NAME, `object` reads NAME, an s3:// URL. `queue` makes the queue NAME, `topic` a topic
+and a queue of this name that subscribes to it, `alone` the topic only, `messages` takes everything out of the queue.
 """
 
 import base64
@@ -59,6 +59,20 @@ def queue() -> None:
     client("sqs").create_queue(QueueName=name, Attributes=attributes)
 
 
+def alone() -> str:
+    attributes = {"FifoTopic": "true"} if name.endswith(".fifo") else {}
+    return client("sns").create_topic(Name=name, Attributes=attributes)["TopicArn"]
+
+
+def topic() -> None:
+    queue()
+    sqs = client("sqs")
+    at = sqs.get_queue_url(QueueName=name)["QueueUrl"]
+    queue_arn = sqs.get_queue_attributes(QueueUrl=at, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    raw = {"RawMessageDelivery": "true"}
+    client("sns").subscribe(TopicArn=alone(), Protocol="sqs", Endpoint=queue_arn, Attributes=raw)
+
+
 def messages() -> None:
     sqs = client("sqs")
     at = sqs.get_queue_url(QueueName=name)["QueueUrl"]
@@ -94,5 +108,6 @@ def show_message(message) -> None:
     print(json.dumps(shown))
 
 
-todo = {"prepare": prepare, "lock": lock, "bucket": bucket, "object": read_object, "queue": queue, "messages": messages}
+todo = {"prepare": prepare, "lock": lock, "bucket": bucket, "object": read_object}
+todo |= {"queue": queue, "topic": topic, "alone": alone, "messages": messages}
 todo[what]()

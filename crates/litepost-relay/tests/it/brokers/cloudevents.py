@@ -1,8 +1,8 @@
 """Reads messages as CloudEvents with the CloudEvents SDK: cloudevents.py TRANSPORT (structured|binary) URL.
 
 The SDK has bindings to Kafka and RabbitMQ. NATS's is HTTP's; Redis has none and takes RabbitMQ's. For MQTT the SDK
-has none: the attributes have no prefix in 5, and there are none outside of the body in 3.1.1. Nor has it one for SQS, whose
-messages are text.
+has none: the attributes have no prefix in 5, and there are none outside of the body in 3.1.1. Nor has it one for SQS and SNS,
+whose messages are text.
 """
 
 import asyncio
@@ -141,6 +141,7 @@ messages = {
     "rabbitmq": from_rabbitmq,
     "mqtt": from_mqtt,
     "sqs": from_sqs,
+    "sns": from_sqs,
 }
 for event in messages[transport]():
     line = {

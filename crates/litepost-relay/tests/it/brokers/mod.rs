@@ -25,6 +25,8 @@ pub(crate) mod rabbitmq;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[cfg(feature = "aws")]
+pub(crate) mod sns;
+#[cfg(feature = "aws")]
 pub(crate) mod sqs;
 
 /// A certificate for `localhost`, made for this test, and its key.

@@ -4,20 +4,26 @@
 //! again here (the relay does that); no key appears in a message.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use litepost_core::{Unavailable, UnavailableKind};
-use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AwsCredential};
 use object_store::path::Path;
 use object_store::{
     Attribute, Attributes, ClientOptions, Error as StoreError, ObjectStore as _, PutOptions, RetryConfig,
+    StaticCredentialProvider,
 };
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
 use super::error;
 use crate::sink::SinkConfigError;
+use crate::sinks::aws::access::{self, AccessKey};
+
+/// Where its keys stand.
+const TABLE: &str = "connection.claim_check.s3";
 
 /// `claim_check.s3` of a connection.
 #[derive(Deserialize, schemars::JsonSchema)]
@@ -42,6 +48,10 @@ pub(super) struct S3 {
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     secret_access_key: Option<SecretString>,
+    /// The token of a temporary access key.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    session_token: Option<SecretString>,
     /// Milliseconds for one upload.
     #[serde(default = "default_timeout_ms")]
     timeout_ms: u64,
@@ -87,23 +97,21 @@ impl Bucket {
             builder = builder.with_region(region);
         }
         let mut options = ClientOptions::new().with_timeout(Duration::from_millis(given.timeout_ms));
-        if let Some(endpoint) = &given.endpoint {
-            let url = reqwest::Url::parse(endpoint).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
-            let Some(url) = url else { return Err(error("endpoint", "is no URL such as https://host:9000")) };
-            options = options.with_allow_http(url.scheme() == "http");
-            builder = builder.with_endpoint(endpoint.trim_end_matches('/'));
+        if let Some(endpoint) = access::endpoint(TABLE, given.endpoint.as_deref())? {
+            options = options.with_allow_http(endpoint.scheme() == "http");
+            builder = builder.with_endpoint(access::address(&endpoint));
         }
-        match (&given.access_key_id, &given.secret_access_key) {
-            (Some(id), Some(secret)) => {
-                builder = builder.with_access_key_id(id).with_secret_access_key(secret.expose_secret());
-            }
-            (None, None) => {}
-            _ => return Err(error("access_key_id", "and secret_access_key are needed together")),
+        let (id, secret) = (given.access_key_id.clone(), given.secret_access_key.clone());
+        if let Some(key) = AccessKey::read(TABLE, id, secret, given.session_token.clone())? {
+            // As one, so that no token of the environment stands beside a key of the file.
+            let token = key.token.as_ref().map(|token| token.expose_secret().to_owned());
+            let known = AwsCredential { key_id: key.id, secret_key: key.secret.expose_secret().to_owned(), token };
+            builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(known)));
         }
         crate::sinks::tls::ensure_provider();
         let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let store = builder.with_client_options(options).with_retry(retry).build();
-        let store = store.map_err(|e| SinkConfigError::new("connection.claim_check.s3", e.to_string()))?;
+        let store = store.map_err(|e| SinkConfigError::new(TABLE, e.to_string()))?;
         let url = format!("s3://{}/{prefix}", given.bucket).trim_end_matches('/').to_owned();
         Ok((Self { store, shown: url.clone(), prefix: prefix.to_owned() }, url))
     }
