@@ -11,17 +11,17 @@ use super::{Backlog, Bench, save, window};
 pub(super) fn bench(bench: &Bench) {
     let server = Kafka::start();
     let brokers = server.bootstrap();
-    let config = |round: usize| {
+    let config = |round: i64| {
         format!(
             "type = \"kafka\"\nconnection = {{ brokers = \"{brokers}\", topic = \"t{round}\", format = \"raw\", \
              settings = {{ \"allow.auto.create.topics\" = \"true\" }} }}"
         )
     };
-    let hand = |backlog: &Backlog, round: usize| bench.runtime.block_on(by_hand(&brokers, backlog, round));
+    let hand = |backlog: &Backlog, round: i64| bench.runtime.block_on(by_hand(&brokers, backlog, round));
     bench.compare("kafka", &config, &hand);
 }
 
-async fn by_hand(brokers: &str, backlog: &Backlog, round: usize) {
+async fn by_hand(brokers: &str, backlog: &Backlog, round: i64) {
     let producer: FutureProducer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
         .set("enable.idempotence", "true")

@@ -11,15 +11,15 @@ use super::{Backlog, Bench, save, window};
 pub(super) fn bench(bench: &Bench) {
     let server = RabbitMq::start();
     let url = server.url();
-    let config = |round: usize| {
+    let config = |round: i64| {
         bench.runtime.block_on(async { drop(queue(&url, round).await) });
         format!("type = \"rabbitmq\"\nconnection = {{ url = \"{url}\", routing_key = \"q{round}\", format = \"raw\" }}")
     };
-    let hand = |backlog: &Backlog, round: usize| bench.runtime.block_on(by_hand(&url, backlog, round));
+    let hand = |backlog: &Backlog, round: i64| bench.runtime.block_on(by_hand(&url, backlog, round));
     bench.compare("rabbitmq", &config, &hand);
 }
 
-async fn queue(url: &str, round: usize) -> (Connection, Channel) {
+async fn queue(url: &str, round: i64) -> (Connection, Channel) {
     let connection = Connection::connect(url, ConnectionProperties::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
     let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
@@ -27,7 +27,7 @@ async fn queue(url: &str, round: usize) -> (Connection, Channel) {
     (connection, channel)
 }
 
-async fn by_hand(url: &str, backlog: &Backlog, round: usize) {
+async fn by_hand(url: &str, backlog: &Backlog, round: i64) {
     let (_connection, channel) = queue(url, round).await;
     channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
     let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
