@@ -47,6 +47,11 @@ const NEEDS: &[Need] = &[
     // better-sqlite3 is compiled on the machine: its ready-made binaries come from outside the registry.
     Need { what: "Node.js's headers", present: || node_headers().is_some(), packages: &["libnode-dev"] },
     Need { what: "a C++ compiler and make", present: || has("g++") && has("make"), packages: &["g++", "make"] },
+    Need {
+        what: "OpenSSL's headers",
+        present: || Path::new("/usr/include/openssl/ssl.h").is_file(),
+        packages: &["libssl-dev"],
+    },
     // For the pages that add events from these languages.
     Need {
         what: "Ruby with ActiveRecord",

@@ -45,6 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
 pub fn all(summary: &mut Summary, nextest: Option<&[PathBuf]>) {
     summary.tests("Rust tests", || tee(&mut rust_tests(nextest, &["--workspace"])));
     summary.tests("documentation tests", || tee(&mut cargo(&["test", "--workspace", "--all-features", "--doc"])));
+    summary.tests("Kafka over TLS", || tee(&mut kafka_over_tls()));
     if root().join(ADAPTERS).is_file() {
         let adapters = ["--manifest-path", ADAPTERS, "--workspace"];
         let target = adapters_target();
@@ -72,6 +73,14 @@ fn browser_tests() -> Result<(bool, String)> {
     let mut node = command("node", &["--test", "--test-reporter=tap"]);
     node.current_dir(root().join("tests/browser")).env("LITEPOST_BIN", target().join("debug/litepost"));
     tee(&mut node)
+}
+
+/// The one test that needs a librdkafka with OpenSSL, which no other build of ours asks for.
+fn kafka_over_tls() -> Command {
+    let features = ["--all-features", "--features", "rdkafka/ssl"];
+    let mut command = cargo(&["test", "--package", "litepost-relay", "--test", "it"]);
+    command.args(features).args(["--", "--exact", "brokers::kafka::over_tls_the_certificate_is_checked"]);
+    command
 }
 
 /// The command that runs Rust tests: nextest where it is to be had, else `cargo test`.

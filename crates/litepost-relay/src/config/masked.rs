@@ -15,6 +15,8 @@ use super::reader::{self, Entry};
 const HIDDEN: &str = "***";
 /// Tables of a connection in which any text may be a secret.
 const SECRET_TABLES: [&str; 5] = ["headers", "env", "options", "settings", "keys"];
+/// Keys in them whose texts are words of a list, and would only be missing in what is said about them.
+const WORDS: [&str; 3] = ["security.protocol", "sasl.mechanism", "sasl.mechanisms"];
 /// Texts that say where a secret is, and are none.
 pub(super) const REFERENCES: [&str; 3] = ["file:", "cmd:", "credential:"];
 
@@ -158,8 +160,9 @@ pub(super) fn literals(entries: &[Entry], path: &str, secret: bool, masks: &mut 
     for entry in entries {
         let path = reader::join(path, &entry.key);
         let below = secret || SECRET_TABLES.iter().any(|name| path.ends_with(&format!(".connection.{name}")));
+        let hidden = (below || is_secret(&path)) && !WORDS.contains(&&*entry.key);
         if let Some(node) = &entry.node {
-            literal_of(node, &path, below || is_secret(&path), masks);
+            literal_of(node, &path, hidden, masks);
         }
     }
 }

@@ -2,10 +2,14 @@
 //! confluent-kafka.
 
 use litepost::NewEvent;
+use litepost_relay::config::{Config, Purpose};
+use litepost_relay::relay::Drained;
 use litepost_testkit::conformance::{
     Desk, Duplicates, Harness, MIB, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
 };
 use litepost_testkit::servers::Kafka;
+use litepost_testkit::tls::Certificate;
+use litepost_testkit::tls_front;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
@@ -245,6 +249,62 @@ fn a_topic_that_is_not_allowed_holds_its_own_events_only() {
     desk.until("the others are delivered", |desk| desk.delivered() == 20);
     relay.stop();
     assert_eq!((desk.dead(), desk.number("SELECT count(*) FROM litepost_blocked WHERE error_code = '29'")), (0, 10));
+}
+
+#[test]
+fn batches_are_compressed_as_every_consumer_undoes_it() {
+    let mut harness = harness();
+    let connection = harness.connection(harness.port(), Target::Ready);
+    let connection = connection.strip_suffix('}').unwrap();
+    let mut desk = Desk::new("kafka", "", &format!("{connection} }}"));
+    let body = "{\"total\": 1.10} ".repeat(1_000);
+    for compression in ["gzip", "snappy", "lz4", "zstd"] {
+        desk.configure("kafka", "", &format!("{connection}, compression = \"{compression}\" }}"));
+        for key in ["a", "b"] {
+            desk.write(NewEvent::new("orders", body.as_str()), Some(key), body.as_bytes());
+        }
+        desk.drain_everything();
+    }
+    judge(desk.sent(), &harness.consume(Target::Ready), Duplicates::Never).unwrap();
+}
+
+/// Whether this librdkafka was built with OpenSSL (`--features rdkafka/ssl`); ordinary builds are not.
+fn has_openssl() -> bool {
+    let native = rdkafka::ClientConfig::new().create_native_config().unwrap();
+    native.get("builtin.features").unwrap().split(',').any(|feature| feature == "ssl")
+}
+
+/// The settings reach librdkafka: it speaks TLS, trusts who it is told to trust, and says so when it does not. A build without
+/// OpenSSL says how to make one with it.
+#[test]
+fn over_tls_the_certificate_is_checked() {
+    let mut server = Kafka::start();
+    let certificate = Certificate::new();
+    let trusted = certificate.cert().display().to_string();
+    let front = tls_front::front(&certificate, server.port());
+    server.advertise(front);
+    let brokers = format!("127.0.0.1:{front}");
+    let connection = |more: &str| {
+        let settings = format!("settings = {{ \"security.protocol\" = \"ssl\"{more} }}");
+        format!(
+            "{{ brokers = \"{brokers}\", topic = \"{READY}\", format = \"raw\", connect_timeout_ms = 5000, {settings} }}"
+        )
+    };
+    let mut desk = Desk::new("kafka", "", &connection(""));
+    desk.write_many(50, 4);
+    if !has_openssl() {
+        let error = Config::load(&desk.path("litepost.toml"), Purpose::Deliver).map(drop).unwrap_err().to_string();
+        assert!(error.contains("needs OpenSSL") && error.contains("--features rdkafka/ssl"), "{error}");
+        return;
+    }
+    let run = |what: &str| consume_with(SCRIPT, &[&brokers, what, READY, &trusted]);
+    run("make");
+    let report = desk.drain();
+    let Drained::Unavailable { error } = &report.lanes[0].drained else { panic!("nobody knows it: {report:?}") };
+    assert!(error.contains("certificate verify failed"), "{error}");
+    desk.configure("kafka", "", &connection(&format!(", \"ssl.ca.location\" = {trusted:?}")));
+    desk.drain_everything();
+    judge(desk.sent(), &run("consume"), Duplicates::Never).unwrap();
 }
 
 #[test]
