@@ -13,7 +13,8 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  all is fine
   1  a finding, or something the user can put right
-  2  something unexpected
+  2  something unexpected; also a command line that cannot be understood, of
+     the commands that sqloutbox has
 
 Logging: LOG_LEVEL=error|warn|info|debug|trace, or RUST_LOG for a filter; JSON unless stderr is a terminal.";
 
@@ -33,9 +34,10 @@ pub(crate) enum Command {
     Migrate(commands::migrate::Migrate),
     /// Write events
     Enqueue(Box<commands::enqueue::Enqueue>),
-    /// Deliver (sqloutbox's runservice)
-    #[command(alias = "runservice")]
+    /// Deliver
     Run(commands::run::Run),
+    /// As sqloutbox says it: deliver, and end when another daemon has the folder
+    Runservice(commands::run::Run),
     /// Have the running relay read its configuration again
     Reload(commands::reload::Reload),
     /// Show how far delivery is
@@ -117,7 +119,7 @@ impl Command {
     /// What is logged unless the environment says otherwise: a relay tells what it does, other commands what fails.
     pub(crate) const fn log_level(&self) -> &'static str {
         match self {
-            Self::Run(_) => "info",
+            Self::Run(_) | Self::Runservice(_) => "info",
             // The screen is the terminal's, line by line.
             #[cfg(unix)]
             Self::Top(_) => "off",
@@ -130,14 +132,25 @@ impl Command {
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Where {
     /// The database that holds the outbox; or a folder: every outbox file in it
-    #[arg(long, short = 'd', value_name = "FILE", conflicts_with = "config")]
+    #[arg(long, short = 'd', value_name = "FILE")]
     pub(crate) database: Option<PathBuf>,
     /// The folder of an app: every outbox file in it
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "database"])]
+    #[arg(long, value_name = "DIR", conflicts_with = "database")]
     pub(crate) db_dir: Option<PathBuf>,
     /// The configuration; litepost.toml or outbox.toml in the working folder unless given
     #[arg(long, short = 'c', value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+}
+
+/// A number as Python's `int` reads it, for sqloutbox's flags: one that no row can have is none of the parser's business.
+pub(crate) fn number(text: &str) -> Result<i64, String> {
+    let digits = text.trim().replace('_', "");
+    let is_number = digits.strip_prefix(['-', '+']).unwrap_or(&digits).bytes().all(|byte| byte.is_ascii_digit());
+    match digits.parse::<i64>() {
+        Ok(number) => Ok(number),
+        Err(_) if is_number && digits.len() > 1 => Ok(if digits.starts_with('-') { i64::MIN } else { i64::MAX }),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn version() -> &'static str {

@@ -54,6 +54,12 @@ impl Hands {
         Ok(self.open(path)?.patience(Duration::from_secs(taking.wait)).force(taking.force))
     }
 
+    /// For deeds on what sqloutbox still holds.
+    pub(crate) fn deed(&self) -> litepost::sqloutbox::Deed {
+        let who = Who { actor: self.actor(), reason: self.reason.clone() };
+        litepost::sqloutbox::Deed { who, dry_run: self.dry_run }
+    }
+
     fn actor(&self) -> String {
         let of = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         self.actor.clone().or_else(|| of("USER")).or_else(|| of("LOGNAME")).unwrap_or_else(|| "unknown".into())

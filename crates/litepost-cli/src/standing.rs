@@ -58,7 +58,7 @@ pub(crate) fn look(place: &Place) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     match place {
         Place::Database(path) => bare(path, &mut rows)?,
-        Place::Folder(paths) => paths.iter().try_for_each(|path| bare(path, &mut rows))?,
+        Place::Folder(paths, _) => paths.iter().try_for_each(|path| bare(path, &mut rows))?,
         Place::Config(config) => {
             for outbox in config.files() {
                 configured(&outbox, &mut rows)?;

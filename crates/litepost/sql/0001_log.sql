@@ -172,6 +172,19 @@ CREATE TABLE litepost_receipt (
   PRIMARY KEY (destination, lane, first_seq)
 ) STRICT, WITHOUT ROWID;
 
+-- Receipts that sqloutbox had written in its sync log, when a file of its is taken over: what was delivered when, in ranges of
+-- its own numbers, which are given once in a file. Without a digest, since the events were gone when the receipts came; and
+-- without a lane. A range has no holes: every number in it was delivered.
+CREATE TABLE litepost_receipt_imported (
+  first_seq   INTEGER PRIMARY KEY,
+  last_seq    INTEGER NOT NULL,
+  namespace   TEXT NOT NULL,
+  destination TEXT NOT NULL,                   -- that takes the namespace now; empty when that is not exactly one
+  events      INTEGER NOT NULL,
+  first_at    INTEGER NOT NULL,
+  last_at     INTEGER NOT NULL
+) STRICT;
+
 -- The same books by topic: what was delivered and what became a dead letter of each (dead, expired and skipped
 -- together), what of that is purged, and how much of the log was looked at again after a rewind. The empty topic stands for
 -- what an operator has taken for delivered as a whole.

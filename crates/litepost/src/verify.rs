@@ -23,6 +23,7 @@ use crate::connection::{self, Access};
 use crate::error::{Doing as _, StoreError};
 use crate::incarnation::{self, Marked};
 use crate::schema::{self, SchemaState};
+use crate::sqloutbox;
 
 pub use problem::{Book, LedgerProblem, Problem};
 
@@ -44,6 +45,8 @@ pub struct Verified {
     pub lanes: usize,
     /// Receipts whose events are still in the log and were compared with it.
     pub receipts: usize,
+    /// Receipts of sqloutbox's that were brought over.
+    pub imported_receipts: usize,
     /// Whether the file is a copy of the one that was delivered from, a backup for example: a relay delivers nothing from
     /// it. Told by [`verify_file`]; nothing is wrong with a copy.
     pub copy: bool,
@@ -116,6 +119,7 @@ fn checks(snapshot: &Transaction<'_>, problems: &mut Vec<Problem>) -> Result<Ver
     books::strays(snapshot, problems)?;
     versions::check(snapshot, problems)?;
     books::lines(snapshot, problems)?;
+    let imported_receipts = sqloutbox::check_receipts(snapshot, problems)?;
     let receipts = receipts::check(snapshot, oldest.unwrap_or(1), newest.unwrap_or(0), problems)?;
     Ok(Verified {
         oldest: oldest.map(Seq),
@@ -123,6 +127,7 @@ fn checks(snapshot: &Transaction<'_>, problems: &mut Vec<Problem>) -> Result<Ver
         events,
         lanes,
         receipts,
+        imported_receipts,
         copy: false,
         problems: Vec::new(),
     })
@@ -136,7 +141,16 @@ impl Verified {
     }
 
     fn damaged(problems: Vec<Problem>) -> Self {
-        Self { oldest: None, newest: None, events: 0, lanes: 0, receipts: 0, copy: false, problems }
+        Self {
+            oldest: None,
+            newest: None,
+            events: 0,
+            lanes: 0,
+            receipts: 0,
+            imported_receipts: 0,
+            copy: false,
+            problems,
+        }
     }
 }
 
@@ -238,6 +252,7 @@ mod tests {
                 events: 10,
                 lanes: 1,
                 receipts: 0,
+                imported_receipts: 0,
                 copy: false,
                 problems: vec![]
             }

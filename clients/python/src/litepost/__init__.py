@@ -8,6 +8,7 @@ application has, so no second SQLite ever opens the file in the same process.
 from . import aio
 from ._enqueue import enqueue, enqueue_many, enqueue_statement
 from .errors import (
+    ArgumentRefused,
     DuplicateVersion,
     EnqueueError,
     EventRefused,
@@ -57,6 +58,7 @@ __all__ = [
     "OutboxFull",
     "DuplicateVersion",
     "EventRefused",
+    "ArgumentRefused",
     "SchemaError",
     "NotMigrated",
     "SchemaOlder",

@@ -61,7 +61,7 @@ def enqueue_statement(
 ) -> Enqueued:
     """Writes a statement event: SQL and bind values for the database destinations that take the topic ``table``.
 
-    Every value is carried exactly, or raises TypeError, OverflowError or ValueError here.
+    Every value is carried exactly, or raises ArgumentRefused here, which is a TypeError.
     """
     event = statement_event(
         table,

@@ -16,6 +16,7 @@ __all__ = [
     "OutboxFull",
     "DuplicateVersion",
     "EventRefused",
+    "ArgumentRefused",
     "NotMigrated",
     "SchemaError",
     "SchemaOlder",
@@ -64,6 +65,14 @@ class DuplicateVersion(EnqueueError):
 
 class EventRefused(EnqueueError, ValueError):
     """A guard in the database refused the event; the message is the guard's."""
+
+
+class ArgumentRefused(TypeError, ValueError, OverflowError):
+    """A bind value that cannot be carried exactly; the message names the argument.
+
+    A TypeError whatever is wrong with it, so one clause catches it; and a ValueError and an OverflowError as well, as
+    Python's own conversions raise.
+    """
 
 
 class SchemaError(LitepostError):

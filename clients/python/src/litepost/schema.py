@@ -52,6 +52,7 @@ _OBJECTS = (
     "litepost_pause",
     "litepost_pruned",
     "litepost_receipt",
+    "litepost_receipt_imported",
     "litepost_schema",
     "litepost_skip",
     "litepost_split",

@@ -16,6 +16,8 @@ from decimal import Decimal
 from typing import Any, TypeAlias, cast
 from uuid import UUID
 
+from .errors import ArgumentRefused
+
 __all__ = ["STATEMENT_TYPE", "Args", "Json", "Value", "encode_statement"]
 
 STATEMENT_TYPE = "sql"
@@ -175,7 +177,7 @@ def _head(sql: str) -> str:
 def encode_statement(sql: str, args: Args | None = None) -> str:
     """The payload of a statement event.
 
-    Raises TypeError, OverflowError or ValueError for a value that cannot be carried exactly; the message names the
+    Raises ArgumentRefused, which is a TypeError, for a value that cannot be carried exactly; the message names the
     argument.
     """
     head = _heads.get(sql) or _head(sql)
@@ -221,11 +223,7 @@ def _argument(position: str, value: object) -> str:
     try:
         text = _encode(value)
         check_text(text, "the text")
-    except TypeError as error:
-        raise TypeError(f"argument {position}: {error}") from None
-    except OverflowError as error:
-        raise OverflowError(f"argument {position}: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"argument {position}: {error}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentRefused(f"argument {position}: {error}") from None
     else:
         return text

@@ -1,7 +1,8 @@
 //! `litepost dead-letter`: sqloutbox's command, with its flags, its lines and its exit codes, on litepost's dead letters.
 //!
 //! Its letters are named by a table and sqloutbox's own number (or the log's, for events that never were sqloutbox's).
-//! Invariant: those that the relay has not taken over yet are shown with the others, and never changed here.
+//! Invariant: those that the relay has not taken over yet are shown with the others; replayed, they go to the end of
+//! sqloutbox's own queue.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +29,7 @@ filters, edits, discards, exports, and names letters by numbers of their own.";
 
 /// sqloutbox's dead-letter command.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, infer_long_args = true, args_override_self = true)]
 pub(crate) struct DeadLetter {
     /// What to do
     action: Action,
@@ -38,7 +39,7 @@ pub(crate) struct DeadLetter {
     #[arg(long, short = 'n', value_name = "TABLE")]
     namespace: Option<String>,
     /// The event's number; required by show and replay
-    #[arg(long, short = 's', value_name = "SEQ")]
+    #[arg(long, short = 's', value_name = "SEQ", allow_negative_numbers = true, value_parser = crate::args::number)]
     seq: Option<i64>,
     #[command(flatten)]
     hands: Hands,
@@ -59,6 +60,8 @@ struct Letter {
     path: PathBuf,
     /// litepost's number and destination; none for one that has not been taken over.
     taken: Option<(i64, String)>,
+    /// Whether its number is sqloutbox's own, and not the log's.
+    numbered: bool,
     told: OldDead,
 }
 
@@ -85,6 +88,9 @@ pub(crate) fn run(command: &DeadLetter) -> Result<(), Failure> {
     })?;
     let mut found = letters(&files, Some(namespace))?;
     found.retain(|letter| letter.told.seq == seq);
+    // The log has numbers of its own; sqloutbox's come first.
+    let numbered = found.iter().any(|letter| letter.numbered);
+    found.retain(|letter| letter.numbered == numbered);
     if found.is_empty() {
         return Err(Failure::user(
             format!("no dead letter {seq} of {namespace:?}"),
@@ -118,7 +124,7 @@ fn letters(files: &[PathBuf], namespace: Option<&str>) -> Result<Vec<Letter>, Fa
 fn of_file(path: &Path, namespace: Option<&str>, found: &mut Vec<Letter>) -> Result<(), litepost::StoreError> {
     let connection = connection::open(path, Access::ReadOnly)?;
     let old = sqloutbox::dead_log(&connection, namespace)?;
-    found.extend(old.into_iter().map(|told| Letter { path: path.to_path_buf(), taken: None, told }));
+    found.extend(old.into_iter().map(|told| Letter { path: path.to_path_buf(), taken: None, numbered: true, told }));
     if litepost::schema::version(&connection)? == litepost::schema::SchemaState::Absent {
         return Ok(());
     }
@@ -127,13 +133,15 @@ fn of_file(path: &Path, namespace: Option<&str>, found: &mut Vec<Letter>) -> Res
     for summary in dead::list(&connection, &filter)? {
         if let Some(letter) = dead::show(&connection, summary.dead_id)? {
             let taken = Some((summary.dead_id, summary.destination));
-            found.push(Letter { path: path.to_path_buf(), taken, told: as_sqloutbox_tells(letter) });
+            let (numbered, told) = as_sqloutbox_tells(letter);
+            found.push(Letter { path: path.to_path_buf(), taken, numbered, told });
         }
     }
     Ok(())
 }
 
-fn as_sqloutbox_tells(letter: DeadEvent) -> OldDead {
+/// And whether its number is sqloutbox's.
+fn as_sqloutbox_tells(letter: DeadEvent) -> (bool, OldDead) {
     let headers: serde_json::Value =
         letter.headers.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let body = match letter.payload {
@@ -157,9 +165,10 @@ fn as_sqloutbox_tells(letter: DeadEvent) -> OldDead {
         },
         str::to_owned,
     );
-    OldDead {
+    let number = headers[sqloutbox::SEQ_HEADER].as_i64();
+    let told = OldDead {
         namespace: letter.summary.topic,
-        seq: headers[sqloutbox::SEQ_HEADER].as_i64().unwrap_or(letter.summary.seq.0),
+        seq: number.unwrap_or(letter.summary.seq.0),
         reason,
         attempts: letter.summary.attempts,
         error_class: letter.summary.error_code,
@@ -169,7 +178,8 @@ fn as_sqloutbox_tells(letter: DeadEvent) -> OldDead {
         source: letter.source.unwrap_or_default(),
         tag,
         payload,
-    }
+    };
+    (number.is_some(), told)
 }
 
 #[derive(serde::Deserialize)]
@@ -222,14 +232,27 @@ fn show(out: &mut Out, Letter { taken, told, .. }: &Letter) -> Result<(), Failur
 }
 
 fn replay(command: &DeadLetter, out: &mut Out, letters: &[Letter]) -> Result<(), Failure> {
-    if let Some(old) = letters.iter().find(|letter| letter.taken.is_none()) {
-        return Err(Failure::user(
-            format!("dead letter {} of {:?} is still in sqloutbox's table", old.told.seq, old.told.namespace),
-            "start the relay, or `litepost import --from DIR --config FILE`; then replay it",
-        ));
-    }
-    for Letter { path, taken, told } in letters {
-        let Some((id, destination)) = taken else { continue };
+    for Letter { path, taken, told, .. } in letters {
+        let Some((id, destination)) = taken else {
+            let about = |error: litepost::StoreError| Failure::from(error).about(path);
+            let mut connection = connection::open(path, Access::ReadWrite).map_err(about)?;
+            let deed = command.hands.deed();
+            let new = sqloutbox::replay_dead(&mut connection, &told.namespace, told.seq, &deed).map_err(about)?;
+            // The relay may have taken it over this very moment.
+            let new = new.ok_or_else(|| {
+                Failure::user(
+                    format!("no dead letter {} of {:?}", told.seq, told.namespace),
+                    "`litepost dead-letter list` shows what there is",
+                )
+            })?;
+            out.line(format_args!(
+                "{} namespace='{}' seq={} → new seq={new}",
+                command.hands.would("replayed", "would replay"),
+                harmless(&told.namespace),
+                told.seq
+            ))?;
+            continue;
+        };
         let mut operator = command.hands.open(path)?;
         let filter = DeadFilter { ids: vec![*id], ..DeadFilter::default() };
         for done in operator.replay(&filter).map_err(|error| Failure::from(error).about(path))? {

@@ -252,7 +252,7 @@ impl Place {
         match self {
             Self::Database(path) => Ok(path.clone()),
             Self::Config(config) => outbox_of(config, app, topic),
-            Self::Folder(_) => Err(Failure::user(
+            Self::Folder(..) => Err(Failure::user(
                 "a folder does not say which file an event belongs to",
                 "name one with --database FILE, or the app with --config and --app",
             )),

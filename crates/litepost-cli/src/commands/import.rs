@@ -70,6 +70,7 @@ struct FileReport {
     moved: u64,
     leftovers: u64,
     dead: u64,
+    receipts: u64,
     findings: Vec<Finding>,
     left: Vec<NamespaceSurvey>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,6 +157,7 @@ fn one(command: &Import, path: &Path, outboxes: &[OutboxFile]) -> Result<Option<
         done.moved += step.moved;
         done.leftovers += step.leftovers;
         done.dead += step.dead;
+        done.receipts += step.receipts;
         done.findings.extend(step.findings);
         if step.full {
             done.error = Some("the log is at its max_pending; deliver first, then import again".into());
@@ -221,8 +223,8 @@ fn told(report: &Report) -> Result<(), Failure> {
         }
         if !report.dry_run {
             out.line(format_args!(
-                "  taken over: {} rows, {} leftovers, {} dead letters",
-                file.moved, file.leftovers, file.dead
+                "  taken over: {} rows, {} leftovers, {} dead letters, {} receipts",
+                file.moved, file.leftovers, file.dead, file.receipts
             ))?;
         }
         for finding in &file.findings {

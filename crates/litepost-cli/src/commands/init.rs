@@ -19,7 +19,7 @@ Examples:
 
 /// Write a configuration to start from.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, infer_long_args = true, args_override_self = true)]
 pub(crate) struct Init {
     /// The folder to write to
     #[arg(default_value = ".")]

@@ -132,10 +132,22 @@ fn of_sqloutbox(command: &Locate, namespace: &str, seq: i64) -> Result<(), Failu
     for (path, sighting) in &found {
         let told = match sighting {
             Sighting::Waiting => "waits in sqloutbox's queue; the relay takes it over".into(),
-            Sighting::Delivered { synced_at: Some(at) } => {
+            Sighting::Delivered { receipt: Some(receipt), .. } => format!(
+                "delivered by sqloutbox{}; receipt of its rows {} to {}, written between {} and {}, imported without a digest",
+                if receipt.destination.is_empty() {
+                    String::new()
+                } else {
+                    format!(" to what is {} now", harmless(&receipt.destination))
+                },
+                receipt.first,
+                receipt.last,
+                time(receipt.from),
+                time(receipt.to)
+            ),
+            Sighting::Delivered { synced_at: Some(at), .. } => {
                 format!("delivered, receipt of {} in sqloutbox's sync log", harmless(at))
             }
-            Sighting::Delivered { synced_at: None } => "delivered by sqloutbox, which died before its receipt".into(),
+            Sighting::Delivered { .. } => "delivered by sqloutbox, which died before its receipt".into(),
             Sighting::DeadAtSqloutbox => "in sqloutbox's dead letters; the relay takes it over".into(),
             Sighting::Moved { seq, id } => {
                 format!("taken over as event {seq}; `litepost where {}` shows its deliveries", harmless(id))

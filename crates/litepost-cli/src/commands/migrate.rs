@@ -12,6 +12,8 @@ use serde::Serialize;
 use crate::args::Where;
 use crate::failure::Failure;
 use crate::output::{self, Out};
+use crate::places::Place;
+use crate::report;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +26,7 @@ Exit codes: 0 every file is up to date, 1 one could not be migrated, 2 the confi
 
 /// Make a database ready to hold events.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, infer_long_args = true, args_override_self = true)]
 #[allow(clippy::struct_excessive_bools, reason = "flags of a command line are independent of each other")]
 pub(crate) struct Migrate {
     #[command(flatten)]
@@ -67,24 +69,41 @@ struct Done {
     max_pending: Option<i64>,
 }
 
-/// Migrates everything that was named; stops at the first that cannot be.
+/// Migrates everything that was named; what cannot be is told, and the others are migrated all the same.
 pub(crate) fn run(command: &Migrate) -> Result<(), Failure> {
-    let place = command.place.load(Purpose::Look).map_err(Failure::of_deployment)?;
+    let place = command.place.load_as_sqloutbox(Purpose::Look).map_err(Failure::of_deployment)?;
     if let (Some(folder), []) = (&command.place.database, place.files().as_slice()) {
         return Err(Failure::user(
             format!("{} holds no outbox file", folder.display()),
             "give the db_dir of an app, or a database file",
         ));
     }
-    let mut all = Vec::new();
+    let (mut all, mut failed) = (Vec::new(), false);
+    for path in place.unreadable() {
+        report::error(&format!("{} cannot be read", path.display()), "see `litepost preflight`; it was left alone");
+        failed = true;
+    }
     let outboxes = place.outboxes();
     for path in place.files() {
         let configured =
             outboxes.iter().find(|outbox| outbox.path == path).and_then(|outbox| outbox.policy.max_pending);
         // A configuration without the key leaves the limit of the file as it is.
         let limit = command.max_pending.or(configured.map(|limit| Limit(Some(limit))));
-        all.push(migrate(&path, !command.no_create, limit, command.views).map_err(|failure| failure.about(&path))?);
+        match migrate(&path, !command.no_create, limit, command.views).map_err(|failure| failure.about(&path)) {
+            Ok(done) => all.push(done),
+            Err(failure) if matches!(place, Place::Database(_)) => return Err(failure),
+            // The other files are none of this one's business.
+            Err(failure) => {
+                report::failure(&failure);
+                failed = true;
+            }
+        }
     }
+    tell(command, &all)?;
+    if failed { Err(Failure::Finding) } else { Ok(()) }
+}
+
+fn tell(command: &Migrate, all: &[Done]) -> Result<(), Failure> {
     if command.json {
         return output::json(&serde_json::json!({ "databases": all }));
     }

@@ -46,7 +46,8 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Migrate(command) => migrate::run(&command),
         Command::Enqueue(command) => enqueue::run(&command),
-        Command::Run(command) => run::run(&command),
+        Command::Run(command) => run::run(&command, run::Others::StandBy),
+        Command::Runservice(command) => run::run(&command, run::Others::End),
         Command::Status(command) => status::run(&command),
         #[cfg(unix)]
         Command::Top(command) => top::run(&command),

@@ -25,7 +25,7 @@ read. A file of sqloutbox alone needs nothing: the relay makes its tables beside
 
 /// Check the files' schema before a deployment.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, infer_long_args = true, args_override_self = true)]
 pub(crate) struct Preflight {
     #[command(flatten)]
     place: Where,
@@ -52,9 +52,10 @@ struct Row {
 
 /// Looks at every file.
 pub(crate) fn run(command: &Preflight) -> Result<(), Failure> {
-    let place = command.place.load(Purpose::Look).map_err(Failure::of_deployment)?;
+    let place = command.place.load_as_sqloutbox(Purpose::Look).map_err(Failure::of_deployment)?;
     // A file that is not there yet is made by its first event.
-    let rows: Vec<Row> = place.files().iter().filter(|path| path.exists()).map(|path| look(path)).collect();
+    let rows: Vec<Row> =
+        place.files().iter().filter(|path| path.exists()).chain(place.unreadable()).map(|path| look(path)).collect();
     if command.json {
         output::json(&serde_json::json!({ "databases": rows }))?;
     } else {
@@ -83,6 +84,9 @@ fn look(path: &Path) -> Row {
             SchemaState::Current(version) => (Verdict::Current, format!("up to date, schema version {version}")),
             SchemaState::Older(version) => {
                 (Verdict::NeedsMigration, format!("needs `litepost migrate`: schema version {version}"))
+            }
+            SchemaState::Absent if litepost::sqloutbox::is_newer(&connection)? => {
+                (Verdict::Incompatible, "written by a newer sqloutbox than this program knows".into())
             }
             SchemaState::Absent if litepost::sqloutbox::is_present(&connection)? => {
                 (Verdict::Current, "sqloutbox's; the relay takes it over".into())

@@ -6,6 +6,7 @@
 mod again;
 mod systemd;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use litepost::connection::{self, Access};
 use litepost::schema::SchemaState;
 use litepost::sqloutbox::DrainLock;
 use litepost_relay::config::Purpose;
-use litepost_relay::relay::{Drained, LaneReport, Relay, RunReport};
+use litepost_relay::relay::{Drained, LaneReport, Relay, RelayConfig, RunReport};
 
 use self::again::Files;
 pub(crate) use self::again::RELOAD;
@@ -39,7 +40,7 @@ relay holds. What is left stays in the log and is delivered by the next run.";
 
 /// Deliver.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, infer_long_args = true, args_override_self = true)]
 pub(crate) struct Run {
     /// The configuration; litepost.toml or outbox.toml in the working folder unless given
     #[arg(long, short = 'c', value_name = "FILE")]
@@ -60,8 +61,17 @@ pub(crate) struct Run {
     json: bool,
 }
 
+/// What is done when another relay is at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// Wait for its lanes.
+    StandBy,
+    /// End with an error, as sqloutbox's daemon does.
+    End,
+}
+
 /// Runs the relay.
-pub(crate) fn run(command: &Run) -> Result<(), Failure> {
+pub(crate) fn run(command: &Run, others: Others) -> Result<(), Failure> {
     let config = places::config(command.config.as_deref(), Purpose::Deliver)?;
     report::findings(&config.source, &config.warnings);
     let relay = config.relay();
@@ -71,6 +81,7 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
             "add [app.NAME.sink.S] or [app.NAME.db.D]; `litepost init` writes an example",
         ));
     }
+    let _alone = if others == Others::End { alone(&relay)? } else { Vec::new() };
     for source in &relay.sources {
         if !command.any_file_system {
             filesystem::refuse_broken(&source.path)?;
@@ -105,6 +116,18 @@ pub(crate) fn run(command: &Run) -> Result<(), Failure> {
     runtime.shutdown_timeout(Duration::from_millis(500));
     drop(telemetry);
     if command.until_idle { told(&done, command.json) } else { Ok(()) }
+}
+
+/// sqloutbox's lock on each `db_dir`: refused while another daemon has it, be it sqloutbox's or a relay that was started as
+/// `runservice`; and then shared, as every relay has it that moves rows of sqloutbox.
+fn alone(relay: &RelayConfig) -> Result<Vec<DrainLock>, Failure> {
+    let of_tables = relay.sources.iter().filter(|source| source.may_be_missing);
+    let here = |folder| if folder == Path::new("") { Path::new(".") } else { folder };
+    let folders: BTreeSet<&Path> = of_tables.filter_map(|source| source.path.parent()).map(here).collect();
+    // One that is not there is made with its first event, and nobody drains it yet.
+    let held = |folder: &Path| DrainLock::exclusive(folder).and_then(DrainLock::into_shared);
+    let found = folders.into_iter().filter(|folder| folder.is_dir());
+    found.map(|folder| held(folder).map_err(Failure::from)).collect()
 }
 
 /// A file that cannot be delivered from is told at once, and not in a log that nobody reads.

@@ -1,11 +1,13 @@
 //! `litepost skip`: takes events out of their line, or goes on behind a hole in the log.
 //!
-//! Invariant: a skipped event is copied to the dead letters; nothing is deleted.
+//! Invariant: a skipped event is copied to the dead letters; nothing is deleted. A row that sqloutbox still holds goes to its
+//! dead letters, as its own command has it.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use litepost::connection::{self, Access};
+use litepost::schema::SchemaState;
 use litepost::sqloutbox::Sighting;
 use litepost_core::Seq;
 use litepost_relay::config::Purpose;
@@ -13,7 +15,7 @@ use litepost_relay::config::Purpose;
 use crate::args::Where;
 use crate::failure::Failure;
 use crate::hands::{self, Hands, Of, Taking};
-use crate::output::{self, Out};
+use crate::output::{self, Out, harmless};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,10 +26,9 @@ Examples:
 
 /// Take events out of their line; they become dead letters.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, infer_long_args = true, args_override_self = true)]
 pub(crate) struct Skip {
     /// The destination, app.name
-    #[arg(required_unless_present = "namespace")]
     destination: Option<String>,
     /// The events, by their seq
     #[arg(value_name = "SEQ", conflicts_with_all = ["topic", "key", "all", "hole"])]
@@ -41,10 +42,10 @@ pub(crate) struct Skip {
     #[arg(long, conflicts_with_all = ["topic", "key"])]
     hole: bool,
     /// As sqloutbox says it: the table whose event is skipped, for every destination that takes it
-    #[arg(long, short = 'n', value_name = "TABLE", requires = "seq", conflicts_with_all = ["destination", "topic", "key", "all", "hole"])]
+    #[arg(long, short = 'n', value_name = "TABLE", conflicts_with_all = ["destination", "topic", "key", "all", "hole"])]
     namespace: Option<String>,
     /// With --namespace: the event's number, sqloutbox's own or the log's
-    #[arg(long, short = 's', value_name = "SEQ", requires = "namespace")]
+    #[arg(long, short = 's', value_name = "SEQ", allow_negative_numbers = true, value_parser = crate::args::number)]
     seq: Option<i64>,
     #[command(flatten)]
     place: Where,
@@ -60,6 +61,9 @@ pub(crate) struct Skip {
 /// Skips.
 pub(crate) fn run(command: &Skip) -> Result<(), Failure> {
     let (mut skipped, mut holes) = (Vec::new(), Vec::new());
+    if at_sqloutbox(command)? {
+        return Ok(());
+    }
     for (path, destination, seqs) in meant(command)? {
         let mut operator = command.hands.open_taking(&path, command.taking)?;
         let about = |error: litepost::StoreError| Failure::from(error).about(&path);
@@ -100,6 +104,12 @@ fn meant(command: &Skip) -> Result<Vec<(PathBuf, String, Vec<Seq>)>, Failure> {
     if let (Some(namespace), Some(seq)) = (&command.namespace, command.seq) {
         return of_namespace(command, namespace, seq);
     }
+    if command.destination.is_none() || command.namespace.is_some() || command.seq.is_some() {
+        return Err(Failure::user(
+            "a destination is needed; or, as sqloutbox has it, both --namespace and --seq",
+            "`litepost status` shows the destinations",
+        ));
+    }
     let scope = command.of.scope();
     if command.seqs.is_empty() && scope == litepost::operate::Scope::Destination && !command.all && !command.hole {
         return Err(Failure::user("which events?", "give their seq, or --topic, --key, --all or --hole"));
@@ -116,6 +126,45 @@ fn meant(command: &Skip) -> Result<Vec<(PathBuf, String, Vec<Seq>)>, Failure> {
     Ok(files.into_iter().map(|path| (path, destination.clone(), seqs.clone())).collect())
 }
 
+/// A row that the relay has not taken over is skipped where it is; false when there is none.
+fn at_sqloutbox(command: &Skip) -> Result<bool, Failure> {
+    let (Some(namespace), Some(seq)) = (&command.namespace, command.seq) else { return Ok(false) };
+    for outbox in command.place.load(Purpose::Look)?.outboxes() {
+        if !outbox.path.exists() || outbox.table.as_deref().is_some_and(|table| table != namespace) {
+            continue;
+        }
+        let about = |error: litepost::StoreError| Failure::from(error).about(&outbox.path);
+        let seen = connection::open(&outbox.path, Access::ReadOnly)
+            .and_then(|connection| litepost::sqloutbox::sightings(&connection, namespace, seq))
+            .map_err(about)?;
+        if !seen.contains(&Sighting::Waiting) {
+            continue;
+        }
+        let mut connection = connection::open(&outbox.path, Access::ReadWrite).map_err(about)?;
+        let deed = command.hands.deed();
+        if !litepost::sqloutbox::skip_waiting(&mut connection, namespace, seq, &deed).map_err(about)? {
+            return Err(Failure::user(
+                format!("row {seq} of {namespace:?} waits in a queue of a sqloutbox that has no dead letters"),
+                "start the relay, or `litepost import --from DIR --config FILE`; then skip it",
+            ));
+        }
+        if command.json {
+            let answer = serde_json::json!({ "dry_run": deed.dry_run, "skipped": [seq], "holes": [] });
+            output::json(&answer)?;
+            return Ok(true);
+        }
+        let mut out = Out::new();
+        out.line(format_args!(
+            "{} namespace='{}' seq={seq} → dead_log",
+            command.hands.would("skipped", "would skip"),
+            harmless(namespace)
+        ))?;
+        out.flush()?;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
 /// sqloutbox names a table and a number; its rows carry that number in a header.
 fn of_namespace(command: &Skip, namespace: &str, seq: i64) -> Result<Vec<(PathBuf, String, Vec<Seq>)>, Failure> {
     let outboxes = command.place.load(Purpose::Look)?.outboxes();
@@ -127,14 +176,10 @@ fn of_namespace(command: &Skip, namespace: &str, seq: i64) -> Result<Vec<(PathBu
             continue;
         }
         let connection = connection::open(&outbox.path, Access::ReadOnly)?;
-        if litepost::sqloutbox::sightings(&connection, namespace, seq)
-            .map_err(|error| Failure::from(error).about(&outbox.path))?
-            .contains(&Sighting::Waiting)
+        if litepost::schema::version(&connection)? == SchemaState::Absent
+            && litepost::sqloutbox::is_present(&connection)?
         {
-            return Err(Failure::user(
-                format!("event {seq} of {namespace:?} still waits in sqloutbox's queue"),
-                "start the relay, or `litepost import --from DIR --config FILE`; then skip it",
-            ));
+            continue;
         }
         litepost::schema::require_current(&connection).map_err(|error| Failure::from(error).about(&outbox.path))?;
         let found: Option<i64> = connection.query_row(

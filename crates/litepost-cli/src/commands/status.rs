@@ -8,6 +8,7 @@ use litepost_relay::config::Purpose;
 use crate::args::Where;
 use crate::failure::Failure;
 use crate::output::{self, Out};
+use crate::report;
 use crate::standing::{self, OutboxRow, Row, next_step};
 
 const EXAMPLES: &str = "\
@@ -21,7 +22,7 @@ half_open (a probe is under way), stalled (an operator is needed).";
 
 /// Show how far delivery is.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, infer_long_args = true, args_override_self = true)]
 pub(crate) struct Status {
     #[command(flatten)]
     place: Where,
@@ -32,11 +33,17 @@ pub(crate) struct Status {
 
 /// Shows it.
 pub(crate) fn run(command: &Status) -> Result<(), Failure> {
-    let rows = standing::look(&command.place.load(Purpose::Look)?)?;
+    let place = command.place.load_as_sqloutbox(Purpose::Look)?;
+    let rows = standing::look(&place)?;
     if command.json {
-        return output::json(&serde_json::json!({ "destinations": rows }));
+        output::json(&serde_json::json!({ "destinations": rows }))?;
+    } else {
+        tell(&rows)?;
     }
-    tell(&rows)
+    for path in place.unreadable() {
+        report::error(&format!("{} cannot be read", path.display()), "see `litepost verify`");
+    }
+    if place.unreadable().is_empty() { Ok(()) } else { Err(Failure::Finding) }
 }
 
 fn tell(rows: &[Row]) -> Result<(), Failure> {

@@ -95,7 +95,7 @@ pub(crate) fn run(command: &Top) -> Result<(), Failure> {
 fn named(command: &Top, place: &Place) -> String {
     let path = match place {
         Place::Database(path) => path.display().to_string(),
-        Place::Folder(_) => {
+        Place::Folder(..) => {
             let folder = command.place.db_dir.as_ref().or(command.place.database.as_ref());
             folder.map(|folder| folder.display().to_string()).unwrap_or_default()
         }

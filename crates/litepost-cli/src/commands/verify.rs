@@ -18,6 +18,7 @@ use crate::args::Where;
 use crate::failure::Failure;
 use crate::output::{self, Out, harmless};
 use crate::places::Place;
+use crate::report;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,7 +33,7 @@ the chain is checked: a row whose predecessor is nowhere tells of a lost event."
 
 /// Check that nothing is lost, doubled or changed.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, infer_long_args = true, args_override_self = true)]
 pub(crate) struct Verify {
     #[command(flatten)]
     place: Where,
@@ -61,29 +62,43 @@ struct Row {
 /// Checks every file.
 pub(crate) fn run(command: &Verify) -> Result<(), Failure> {
     let purpose = if command.remote { Purpose::Deliver } else { Purpose::Look };
-    let place = command.place.load(purpose)?;
-    let mut rows = Vec::new();
-    for path in files(&place) {
-        let about = |error: litepost::StoreError| Failure::from(error).about(&path);
-        let (old, alone) = old(&path).map_err(about)?;
-        let mut found = if alone { None } else { Some(litepost::verify_file(&path).map_err(about)?) };
-        if let Some(found) = &mut found
-            // A file that cannot be read to its end has nothing to compare.
-            && command.remote
-            && !found.problems.iter().any(|problem| matches!(problem, Problem::Damaged { .. }))
-        {
-            found.problems.extend(compare(&place, &path)?);
+    let place = command.place.load_as_sqloutbox(purpose)?;
+    let (mut rows, mut failed) = (Vec::new(), false);
+    // A file that cannot be read is one whose events are lost, until somebody has looked.
+    for path in files(&place).into_iter().chain(place.unreadable().iter().cloned()) {
+        match look(command, &place, &path) {
+            Ok(row) => rows.push(row),
+            Err(failure) if matches!(place, Place::Database(_)) => return Err(failure),
+            // The other files are none of this one's business.
+            Err(failure) => {
+                report::failure(&failure);
+                failed = true;
+            }
         }
-        let hints = found.iter().flat_map(|found| &found.problems).map(Problem::hint).collect();
-        let ok = found.as_ref().is_none_or(Verified::is_healthy) && !old.iter().any(is_broken);
-        rows.push(Row { database: path.display().to_string(), ok, found, sqloutbox: old, hints });
     }
+    let ok = !failed && rows.iter().all(|row| row.ok);
     if command.json {
-        output::json(&serde_json::json!({ "ok": rows.iter().all(|row| row.ok), "databases": rows }))?;
-    } else {
+        output::json(&serde_json::json!({ "ok": ok, "databases": rows }))?;
+    } else if !failed || !rows.is_empty() {
         tell(&rows)?;
     }
-    if rows.iter().all(|row| row.ok) { Ok(()) } else { Err(Failure::Finding) }
+    if ok { Ok(()) } else { Err(Failure::Finding) }
+}
+
+fn look(command: &Verify, place: &Place, path: &Path) -> Result<Row, Failure> {
+    let about = |error: litepost::StoreError| Failure::from(error).about(path);
+    let (old, alone) = old(path).map_err(about)?;
+    let mut found = if alone { None } else { Some(litepost::verify_file(path).map_err(about)?) };
+    if let Some(found) = &mut found
+        // A file that cannot be read to its end has nothing to compare.
+        && command.remote
+        && !found.problems.iter().any(|problem| matches!(problem, Problem::Damaged { .. }))
+    {
+        found.problems.extend(compare(place, path)?);
+    }
+    let hints = found.iter().flat_map(|found| &found.problems).map(Problem::hint).collect();
+    let ok = found.as_ref().is_none_or(Verified::is_healthy) && !old.iter().any(is_broken);
+    Ok(Row { database: path.display().to_string(), ok, found, sqloutbox: old, hints })
 }
 
 /// What sqloutbox has left in a file, and whether litepost has nothing in it yet.
@@ -142,7 +157,14 @@ fn tell(rows: &[Row]) -> Result<(), Failure> {
                 (Some(oldest), Some(newest)) => format!("{} events ({oldest} to {newest})", found.events),
                 _ => "no events".into(),
             };
-            out.line(format_args!("{database}: good: {range}, {} lanes, {} receipts", found.lanes, found.receipts))?;
+            let imported = match found.imported_receipts {
+                0 => String::new(),
+                count => format!(", {count} receipts of sqloutbox's"),
+            };
+            out.line(format_args!(
+                "{database}: good: {range}, {} lanes, {} receipts{imported}",
+                found.lanes, found.receipts
+            ))?;
             continue;
         }
         let count = found.problems.len();
@@ -162,12 +184,13 @@ fn tell(rows: &[Row]) -> Result<(), Failure> {
 fn tell_old(out: &mut Out, database: &str, namespaces: &[NamespaceSurvey]) -> Result<(), Failure> {
     for namespace in namespaces {
         out.line(format_args!(
-            "{database}: sqloutbox's {}: {}: {} waiting, {} dead, {} receipts",
+            "{database}: sqloutbox's {}: {}: {} waiting, {} dead, {} receipts, {} brought over",
             harmless(&namespace.namespace),
             if is_broken(namespace) { "an event is lost" } else { "good" },
             namespace.pending,
             namespace.dead,
-            namespace.receipts
+            namespace.receipts,
+            namespace.imported
         ))?;
         for finding in &namespace.findings {
             out.line(format_args!("- {}", harmless(&finding.to_string())))?;

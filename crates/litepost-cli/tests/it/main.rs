@@ -32,6 +32,8 @@ mod schema;
 mod secrets;
 mod secrets_admin;
 mod sqloutbox;
+mod sqloutbox_codes;
+mod sqloutbox_receipts;
 mod sqloutbox_surface;
 mod status;
 mod support;

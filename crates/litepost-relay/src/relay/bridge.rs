@@ -170,11 +170,12 @@ impl Bridging {
             all.moved += step.moved;
             all.leftovers += step.leftovers;
             all.dead += step.dead;
+            all.receipts += step.receipts;
             if step.full || !step.more {
-                let Step { moved, leftovers, dead, .. } = all;
+                let Step { moved, leftovers, dead, receipts, .. } = all;
                 let file = self.path.display();
-                if moved >= u64::from(ROWS) || leftovers + dead > 0 {
-                    tracing::info!(%file, moved, leftovers, dead, "took over rows from sqloutbox");
+                if moved >= u64::from(ROWS) || leftovers + dead + receipts > 0 {
+                    tracing::info!(%file, moved, leftovers, dead, receipts, "took over rows from sqloutbox");
                 } else if moved > 0 {
                     tracing::debug!(%file, moved, "took over rows from sqloutbox");
                 }

@@ -30,7 +30,7 @@ pub struct AuditEntry {
     pub detail: Json,
 }
 
-pub(super) fn write(
+pub(crate) fn write(
     tx: &Transaction<'_>,
     who: &Who,
     action: &str,

@@ -4,7 +4,7 @@
 //! `litepost_audit` included; a dry run does the very same and rolls back; the state of a lane changes only while
 //! nobody delivers from it, under a fencing token of its own.
 
-mod audit;
+pub(crate) mod audit;
 mod dead;
 mod incarnate;
 mod lanes;

@@ -39,7 +39,7 @@ pub struct Migrated {
 }
 
 /// Every object of the current schema but the indexes SQLite makes by itself.
-const OBJECTS: [&str; 22] = [
+const OBJECTS: [&str; 23] = [
     "litepost_audit",
     "litepost_blocked",
     "litepost_blocked_by_first",
@@ -56,6 +56,7 @@ const OBJECTS: [&str; 22] = [
     "litepost_pause",
     "litepost_pruned",
     "litepost_receipt",
+    "litepost_receipt_imported",
     "litepost_schema",
     "litepost_skip",
     "litepost_split",

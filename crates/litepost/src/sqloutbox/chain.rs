@@ -9,6 +9,7 @@ use rusqlite::{Connection, params};
 use serde::Serialize;
 
 use super::layout::Layout;
+use super::receipts::{self, Imported};
 use crate::error::{Doing as _, StoreError};
 
 const DOING: &str = "checking sqloutbox's chain";
@@ -97,7 +98,8 @@ impl<'a> Chain<'a> {
              OR EXISTS (SELECT 1 FROM main.outbox_sync_log WHERE seq = ?1)",
             params![seq],
         )? || (self.layout.dead
-            && self.ask("SELECT EXISTS (SELECT 1 FROM main.outbox_dead_log WHERE seq = ?1)", params![seq])?))
+            && self.ask("SELECT EXISTS (SELECT 1 FROM main.outbox_dead_log WHERE seq = ?1)", params![seq])?)
+            || self.receipt(seq)?.is_some())
     }
 
     /// In this namespace, wherever.
@@ -110,15 +112,25 @@ impl<'a> Chain<'a> {
             && self.ask(
                 "SELECT EXISTS (SELECT 1 FROM main.outbox_dead_log WHERE seq = ?1 AND namespace = ?2)",
                 params![seq, self.namespace],
-            )?))
+            )?)
+            || self.receipt(seq)?.is_some_and(|receipt| receipt.namespace == self.namespace))
     }
 
     /// Receipts go in the order of delivery, so one that is older than a pruned one cannot be there.
     fn knows_older_than(&self, seq: i64) -> Result<bool, StoreError> {
-        self.ask(
+        Ok(self.ask(
             "SELECT EXISTS (SELECT 1 FROM main.outbox_sync_log WHERE namespace = ?2 AND seq < ?1)",
             params![seq, self.namespace],
-        )
+        )? || (self.layout.taken
+            && self.ask(
+                "SELECT EXISTS (SELECT 1 FROM main.litepost_receipt_imported WHERE namespace = ?2 AND first_seq < ?1)",
+                params![seq, self.namespace],
+            )?))
+    }
+
+    /// The receipt that was brought over and covers this number.
+    fn receipt(&self, seq: i64) -> Result<Option<Imported>, StoreError> {
+        if self.layout.taken { receipts::covering(self.connection, seq) } else { Ok(None) }
     }
 
     fn ask(&self, sql: &str, params: impl rusqlite::Params) -> Result<bool, StoreError> {

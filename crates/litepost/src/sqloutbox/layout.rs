@@ -11,6 +11,7 @@ const DOING: &str = "looking for sqloutbox's tables";
 
 /// The tables of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a table or a column that may be there or not")]
 pub(super) struct Layout {
     /// Whether rows name their producer (not in the oldest files).
     pub(super) source: bool,
@@ -18,6 +19,8 @@ pub(super) struct Layout {
     pub(super) dead: bool,
     /// Whether high-water marks are kept (from 0.5 on).
     pub(super) hwm: bool,
+    /// Whether litepost has its tables beside them, and with them the receipts that were brought over.
+    pub(super) taken: bool,
 }
 
 impl Layout {
@@ -27,7 +30,8 @@ impl Layout {
             .prepare_cached(
                 "SELECT name, (SELECT group_concat(c.name) FROM pragma_table_info(t.name, 'main') AS c) \
                  FROM main.sqlite_schema AS t WHERE type = 'table' \
-                 AND name IN ('outbox_queue', 'outbox_sync_log', 'outbox_dead_log', 'outbox_hwm')",
+                 AND name IN ('outbox_queue', 'outbox_sync_log', 'outbox_dead_log', 'outbox_hwm', \
+                 'litepost_receipt_imported')",
             )
             .doing(DOING)?;
         let found: Vec<(String, String)> = statement
@@ -48,6 +52,7 @@ impl Layout {
             source: has("outbox_queue", &["source"]),
             dead: has("outbox_dead_log", &dead) && has("outbox_dead_log", &["dead_lettered_at", "reason"]),
             hwm: has("outbox_hwm", &["namespace", "hwm"]),
+            taken: has("litepost_receipt_imported", &["first_seq", "last_seq", "namespace"]),
         }))
     }
 }

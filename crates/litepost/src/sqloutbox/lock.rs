@@ -16,7 +16,8 @@ pub const LOCK_FILE: &str = ".sqloutbox.lock";
 /// Held until it is dropped.
 #[derive(Debug)]
 pub struct DrainLock {
-    _file: File,
+    file: File,
+    path: PathBuf,
 }
 
 impl DrainLock {
@@ -30,20 +31,33 @@ impl DrainLock {
         Self::take(folder, rustix::fs::FlockOperation::NonBlockingLockExclusive)
     }
 
+    /// Lets other litepost relays in, and still none of sqloutbox's daemons. Of several that ask at once one is given it.
+    pub fn into_shared(self) -> Result<Self, StoreError> {
+        match rustix::fs::flock(&self.file, rustix::fs::FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(self),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(held(self.path.clone(), &self.file)),
+            Err(error) => {
+                Err(StoreError::CannotOpen { path: self.path.clone(), reason: io::Error::from(error).to_string() })
+            }
+        }
+    }
+
     fn take(folder: &Path, how: rustix::fs::FlockOperation) -> Result<Self, StoreError> {
         let path = folder.join(LOCK_FILE);
         let refused = |error: io::Error| StoreError::CannotOpen { path: path.clone(), reason: error.to_string() };
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.map_err(refused)?;
         match rustix::fs::flock(&file, how) {
-            Ok(()) => Ok(Self { _file: file }),
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let holder = holder(&file).unwrap_or_else(|| "a process that the system does not name".into());
-                Err(StoreError::DrainHeld { path, holder })
-            }
+            Ok(()) => Ok(Self { file, path }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(held(path, &file)),
             Err(error) => Err(refused(error.into())),
         }
     }
+}
+
+fn held(path: PathBuf, file: &File) -> StoreError {
+    let holder = holder(file).unwrap_or_else(|| "a process that the system does not name".into());
+    StoreError::DrainHeld { path, holder }
 }
 
 /// Which process holds the lock, as the kernel's list says: `process 4711 (python -m sqloutbox runservice)`.
@@ -84,7 +98,9 @@ mod tests {
         drop((first, second));
         let alone = DrainLock::exclusive(folder.path()).unwrap();
         assert!(matches!(DrainLock::shared(folder.path()), Err(StoreError::DrainHeld { .. })));
-        drop(alone);
+        let one_of_many = alone.into_shared().unwrap();
+        assert!(DrainLock::exclusive(folder.path()).is_err());
+        drop((DrainLock::shared(folder.path()).unwrap(), one_of_many));
         assert!(folder.path().join(LOCK_FILE).exists());
     }
 

@@ -6,14 +6,17 @@
 //!
 //! What becomes of sqloutbox's tables: pending rows of the queue are moved; rows that were delivered but not deleted yet
 //! (`synced = 1`) get their receipt and are deleted, as sqloutbox itself would do; dead letters move to
-//! `litepost_dead`; high-water marks are noted in `litepost_meta`; the sync log stays, as receipts, as long as receipts do,
-//! and gains a row only for a moved row that a waiting one still names as its predecessor.
+//! `litepost_dead`; high-water marks are noted in `litepost_meta`; the lines of the sync log become receipts
+//! (`litepost_receipt_imported`), except for those that a waiting row needs to show that nothing is missing before it. For
+//! those the sync log also gains a line for a row that was moved, until it is needed no more.
 
 mod chain;
+mod hands;
 mod layout;
 mod lock;
 mod numbers;
 mod payload;
+mod receipts;
 pub(crate) mod retention;
 mod rows;
 mod survey;
@@ -28,9 +31,12 @@ use crate::error::{Doing as _, StoreError};
 use crate::failpoint::{self, Point};
 
 pub use chain::{Finding, FindingKind};
+pub use hands::{Deed, replay_dead, skip_waiting};
 use layout::Layout;
 pub use lock::{DrainLock, LOCK_FILE};
 pub use numbers::{OldDead, REASON_HEADER, SEQ_HEADER, Sighting, dead_log, sightings};
+pub use receipts::Imported;
+pub(crate) use receipts::check as check_receipts;
 use rows::Mover;
 pub use survey::{NamespaceSurvey, Survey, survey, waiting};
 
@@ -58,6 +64,8 @@ pub struct Step {
     pub leftovers: u64,
     /// Dead letters moved.
     pub dead: u64,
+    /// Lines of the sync log that became receipts.
+    pub receipts: u64,
     /// What is wrong with the chain, found in this step.
     pub findings: Vec<Finding>,
     /// There is more to move.
@@ -134,6 +142,16 @@ impl Bridge {
         }
         Ok(work)
     }
+}
+
+/// The version of its tables that sqloutbox 0.6 writes, and the newest that is known here.
+const USER_VERSION_MAX: i64 = 5;
+
+/// Whether the file has a queue of a sqloutbox whose tables are newer than any that is known here. Only of a file that is
+/// sqloutbox's alone: the number is the application's in others.
+pub fn is_newer(connection: &Connection) -> Result<bool, StoreError> {
+    let version: i64 = connection.query_row("PRAGMA main.user_version", [], |row| row.get(0)).doing(DOING)?;
+    Ok(version > USER_VERSION_MAX && is_present(connection)?)
 }
 
 /// Whether the file has a queue of sqloutbox.

@@ -1,13 +1,14 @@
 //! sqloutbox's own numbers: where the row with one of them is now.
 //!
-//! For operators who come from sqloutbox, whose logs and habits know a table and a number. Invariant: reads only; the sync
-//! log, which stays in the file, is the receipt of what sqloutbox itself has delivered.
+//! For operators who come from sqloutbox, whose logs and habits know a table and a number. Invariant: reads only; what
+//! sqloutbox itself has delivered is told by its receipt, in the sync log or brought over from there.
 
 use litepost_core::Seq;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde::Serialize;
 
 use super::layout::Layout;
+use super::receipts::{self, Imported};
 use crate::error::{Doing as _, StoreError};
 use crate::schema::{self, SchemaState};
 
@@ -25,10 +26,12 @@ pub const REASON_HEADER: &str = "sqloutbox-reason";
 pub enum Sighting {
     /// In sqloutbox's queue, where the relay has not taken it over yet.
     Waiting,
-    /// In the sync log, or marked as delivered in the queue: sqloutbox has delivered it.
+    /// In a receipt, in the sync log, or marked as delivered in the queue: sqloutbox has delivered it.
     Delivered {
-        /// When, as sqloutbox wrote it; none for a row that is marked and was never deleted.
+        /// When, as sqloutbox wrote it; none for a row that is marked and was never deleted, and for one with a receipt.
         synced_at: Option<String>,
+        /// The receipt, once it was brought over from the sync log.
+        receipt: Option<Imported>,
     },
     /// In sqloutbox's store of dead letters.
     DeadAtSqloutbox,
@@ -56,12 +59,11 @@ pub fn sightings(connection: &Connection, namespace: &str, seq: i64) -> Result<V
     let mut found = Vec::new();
     if schema::version(&snapshot)? != SchemaState::Absent {
         found.extend(of_litepost(&snapshot, namespace, seq)?);
+        let receipt = receipts::covering(&snapshot, seq)?.filter(|receipt| receipt.namespace == namespace);
+        found.extend(receipt.map(|receipt| Sighting::Delivered { synced_at: None, receipt: Some(receipt) }));
     }
     if let Some(layout) = Layout::read(&snapshot)? {
-        let theirs = of_sqloutbox(&snapshot, layout, namespace, seq)?;
-        // A moved row has a line in the sync log while a waiting one names it: that is no delivery.
-        let moved = !found.is_empty();
-        found.extend(theirs.into_iter().filter(|one| !moved || !matches!(one, Sighting::Delivered { .. })));
+        found.extend(of_sqloutbox(&snapshot, layout, namespace, seq)?);
     }
     snapshot.commit().doing(DOING)?;
     Ok(found)
@@ -91,10 +93,12 @@ fn of_sqloutbox(
         .optional()
         .doing(DOING)?
         .flatten();
+    // A row that was moved has a line in the sync log while a waiting one names it: that is no delivery.
+    let receipt = if layout.taken && receipts::is_kept(connection, seq)? { None } else { receipt };
     match (synced, receipt) {
         (Some(0), _) => found.push(Sighting::Waiting),
-        (_, Some(at)) => found.push(Sighting::Delivered { synced_at: Some(at) }),
-        (Some(_), None) => found.push(Sighting::Delivered { synced_at: None }),
+        (_, Some(at)) => found.push(Sighting::Delivered { synced_at: Some(at), receipt: None }),
+        (Some(_), None) => found.push(Sighting::Delivered { synced_at: None, receipt: None }),
         (None, None) => {}
     }
     if layout.dead {

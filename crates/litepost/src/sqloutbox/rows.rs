@@ -8,11 +8,19 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::chain::{Chain, FindingKind};
 use super::layout::Layout;
-use super::{DOING, Route, Step, payload};
+use super::{DOING, Route, Step, payload, receipts};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
 use crate::ids;
 use crate::lanes::tally;
+
+/// Takes a row that waits out of the queue.
+pub(super) const DELETE_WAITING: &str = "DELETE FROM main.outbox_queue WHERE seq = ?1 AND synced = 0";
+/// Takes a dead letter out of sqloutbox's store.
+pub(super) const DELETE_LETTER: &str = "DELETE FROM main.outbox_dead_log WHERE namespace = ?1 AND seq = ?2";
+
+/// Lines of the sync log in one step, for each row of the queue: they are short.
+const RECEIPTS_PER_ROW: u32 = 4;
 
 /// Whether the namespace has anything that [`Mover::run`] would move.
 pub(super) fn anything(
@@ -27,7 +35,8 @@ pub(super) fn anything(
     Ok(ask("SELECT EXISTS (SELECT 1 FROM main.outbox_queue WHERE namespace = ?1 AND synced IN (0, 1))")?
         || (layout.dead
             && !route.dead_to.is_empty()
-            && ask("SELECT EXISTS (SELECT 1 FROM main.outbox_dead_log WHERE namespace = ?1)")?))
+            && ask("SELECT EXISTS (SELECT 1 FROM main.outbox_dead_log WHERE namespace = ?1)")?)
+        || receipts::anything(connection, namespace)?)
 }
 
 /// A row of the queue.
@@ -74,12 +83,13 @@ impl<'a> Mover<'a> {
         for row in &pending {
             self.take(row)?;
         }
-        for (namespace, _) in work {
+        for (namespace, route) in work {
             let of = || pending.iter().filter(|row| row.namespace == *namespace);
             if let Some(last) = of().map(|row| row.seq).max() {
                 self.keep_accounted(namespace, last)?;
             }
             self.note_high_water(namespace, of().map(|row| row.seq).max().unwrap_or(0))?;
+            self.receipts(namespace, route)?;
         }
         Ok(())
     }
@@ -105,6 +115,19 @@ impl<'a> Mover<'a> {
             .doing(DOING)?;
         self.step.leftovers += deleted as u64;
         self.step.more |= deleted >= self.limit as usize;
+        Ok(())
+    }
+
+    /// What the sync log tells, as receipts: last, when nothing that has moved needs its lines any more.
+    fn receipts(&mut self, namespace: &str, route: &Route) -> Result<(), StoreError> {
+        let destination = match &route.dead_to[..] {
+            [only] => only.as_str(),
+            _ => "",
+        };
+        let limit = self.limit.saturating_mul(RECEIPTS_PER_ROW);
+        let carried = receipts::carry(self.tx, namespace, destination, limit, clock::wall().0)?;
+        self.step.receipts += carried.receipts;
+        self.step.more |= carried.more;
         Ok(())
     }
 
@@ -158,11 +181,7 @@ impl<'a> Mover<'a> {
         let written = written
             .and_then(|mut s| s.execute(params![row.namespace, kind, body, headers, row.source, row.created_at]))
             .doing(DOING)?;
-        let deleted = self
-            .tx
-            .prepare_cached("DELETE FROM main.outbox_queue WHERE seq = ?1 AND synced = 0")
-            .and_then(|mut s| s.execute([row.seq]))
-            .doing(DOING)?;
+        let deleted = self.tx.prepare_cached(DELETE_WAITING).and_then(|mut s| s.execute([row.seq])).doing(DOING)?;
         one_each(written, deleted)?;
         self.step.moved += 1;
         Ok(())
@@ -191,7 +210,7 @@ impl<'a> Mover<'a> {
             self.keep_accounted(namespace, seq)?;
             let deleted = self
                 .tx
-                .prepare_cached("DELETE FROM main.outbox_dead_log WHERE namespace = ?1 AND seq = ?2")
+                .prepare_cached(DELETE_LETTER)
                 .and_then(|mut s| s.execute(params![namespace, seq]))
                 .doing(DOING)?;
             one_each(1, deleted)?;
@@ -253,8 +272,9 @@ impl<'a> Mover<'a> {
              SELECT ?1, ?2, strftime('%Y-%m-%dT%H:%M:%f+00:00', 'now') WHERE EXISTS (SELECT 1 FROM main.outbox_queue \
              WHERE prev_seq = ?1) OR EXISTS (SELECT 1 FROM main.outbox_queue WHERE seq = ?1 + 1 AND namespace = ?2)",
         );
-        kept.and_then(|mut s| s.execute(params![seq, namespace])).doing(DOING)?;
-        Ok(())
+        let added = kept.and_then(|mut s| s.execute(params![seq, namespace])).doing(DOING)?;
+        // Such a line is no receipt.
+        if added > 0 { receipts::note_kept(self.tx, seq, namespace) } else { Ok(()) }
     }
 
     /// The highest number sqloutbox has given to a row of the namespace, for destinations that carry `outbox_seq`.

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::chain::{Chain, Finding};
 use super::layout::Layout;
+use super::receipts;
 use crate::error::{Doing as _, StoreError};
 
 const DOING: &str = "looking at sqloutbox's rows";
@@ -31,13 +32,15 @@ pub struct NamespaceSurvey {
     pub dead: u64,
     /// Receipts in the sync log.
     pub receipts: u64,
+    /// Receipts that have been brought over into litepost's.
+    pub imported: u64,
     /// The high-water mark, when there is one.
     pub hwm: Option<i64>,
     /// What is wrong with the chain of the pending rows.
     pub findings: Vec<Finding>,
 }
 
-/// The namespaces of the queue and of the dead letters. Hops from name to name: a backlog of any length costs nothing.
+/// The namespaces of the queue, of the sync log and of the dead letters. Hops from name to name: a backlog of any length costs nothing.
 pub(super) fn namespaces(connection: &Connection, layout: Layout) -> Result<Vec<String>, StoreError> {
     let read = |sql: &str| -> Result<Vec<String>, StoreError> {
         connection.prepare_cached(sql).and_then(|mut s| s.query_map([], |row| row.get(0))?.collect()).doing(DOING)
@@ -47,6 +50,11 @@ pub(super) fn namespaces(connection: &Connection, layout: Layout) -> Result<Vec<
          SELECT (SELECT min(namespace) FROM main.outbox_queue WHERE namespace > n) FROM names WHERE n IS NOT NULL) \
          SELECT n FROM names WHERE typeof(n) = 'text'",
     )?;
+    found.extend(read(
+        "WITH RECURSIVE names(n) AS (SELECT min(namespace) FROM main.outbox_sync_log UNION ALL \
+         SELECT (SELECT min(namespace) FROM main.outbox_sync_log WHERE namespace > n) FROM names WHERE n IS NOT NULL) \
+         SELECT n FROM names WHERE typeof(n) = 'text'",
+    )?);
     if layout.dead {
         found.extend(read(
             "WITH RECURSIVE names(n) AS (SELECT min(namespace) FROM main.outbox_dead_log UNION ALL \
@@ -86,8 +94,15 @@ pub fn survey(connection: &Connection) -> Result<Option<Survey>, StoreError> {
     let snapshot = connection.unchecked_transaction().doing(DOING)?;
     let Some(layout) = Layout::read(&snapshot)? else { return Ok(None) };
     let mut all = Survey::default();
-    for namespace in namespaces(&snapshot, layout)? {
-        all.namespaces.push(of(&snapshot, layout, namespace)?);
+    let brought = if layout.taken { receipts::totals(&snapshot)? } else { Vec::new() };
+    let mut names = namespaces(&snapshot, layout)?;
+    names.extend(brought.iter().map(|(namespace, _)| namespace.clone()));
+    names.sort();
+    names.dedup();
+    for namespace in names {
+        let imported = brought.iter().find(|(of, _)| *of == namespace).map_or(0, |(_, count)| *count);
+        let imported = u64::try_from(imported).unwrap_or(0);
+        all.namespaces.push(NamespaceSurvey { imported, ..of(&snapshot, layout, namespace)? });
     }
     snapshot.commit().doing(DOING)?;
     Ok(Some(all))
@@ -119,6 +134,7 @@ fn of(connection: &Connection, layout: Layout, namespace: String) -> Result<Name
         leftovers: count("SELECT count(*) FROM main.outbox_queue WHERE namespace = ?1 AND synced = 1")?,
         dead: if layout.dead { count("SELECT count(*) FROM main.outbox_dead_log WHERE namespace = ?1")? } else { 0 },
         receipts: count("SELECT count(*) FROM main.outbox_sync_log WHERE namespace = ?1")?,
+        imported: 0,
         hwm,
         findings,
         namespace,

@@ -121,6 +121,22 @@ pub enum Problem {
         /// Where the log ends.
         newest: Seq,
     },
+    /// A receipt of sqloutbox's that was brought over does not hold what it says, or holds what another one does.
+    ImportedReceiptDiffers {
+        /// The namespace.
+        namespace: String,
+        /// The first of sqloutbox's numbers in it.
+        first: Seq,
+        /// The last one.
+        last: Seq,
+    },
+    /// A row waits in sqloutbox's queue for which a receipt says that sqloutbox has delivered it.
+    DeliveredWaits {
+        /// The namespace.
+        namespace: String,
+        /// sqloutbox's number.
+        seq: Seq,
+    },
     /// More events are said to wait in a blocked line than the log holds of it.
     LineDiffers {
         /// The destination.
@@ -228,6 +244,15 @@ impl fmt::Display for Problem {
                 f,
                 "{destination} lane {lane} has a receipt for event {last}, but the log ends at {newest}: was the file restored?"
             ),
+            Self::ImportedReceiptDiffers { namespace, first, last } => write!(
+                f,
+                "the receipt of sqloutbox's rows {first} to {last} of {namespace:?} is not as it was brought over"
+            ),
+            Self::DeliveredWaits { namespace, seq } => write!(
+                f,
+                "sqloutbox's row {seq} of {namespace:?} waits in its queue, and a receipt says that it was delivered: was the \
+                 file put together from two?"
+            ),
             Self::LineDiffers { destination, lane, line, waiting, found } => write!(
                 f,
                 "{destination} lane {lane}: {waiting} events are said to wait in {line}, the log holds {found} of it"
@@ -276,6 +301,12 @@ impl Problem {
             | Self::TopicLettersDiffer { .. }
             | Self::TopicOverdrawn { .. } => {
                 "litepost's state tables were changed by hand: restore a backup, or compare the destination with the log"
+            }
+            Self::ImportedReceiptDiffers { .. } => {
+                "litepost's state tables were changed by hand: restore a backup; nothing is delivered by these receipts"
+            }
+            Self::DeliveredWaits { .. } => {
+                "the relay will deliver it, perhaps again: take the row out of outbox_queue if the destination has it"
             }
             Self::ReceiptDiffers { .. } => {
                 "events were changed around the guards, or the file is damaged: compare them with the destination, and \
