@@ -228,3 +228,47 @@ async fn a_transaction_that_was_rolled_back_underneath_takes_no_marker() {
     let mut acquired = pool.acquire().await.unwrap();
     assert_eq!(inbox.status(&mut Connection(&mut *acquired)).await.unwrap().markers, 0);
 }
+
+/// A table that is altered after its first claim is refused when a claim looks at it again.
+async fn altered<D: InboxDatabase>(pool: Pool<D>, inbox: Inbox, how: impl Fn(&str) -> String)
+where
+    for<'c> &'c Pool<D>: Executor<'c, Database = D>,
+{
+    let inbox = inbox.check_every(Duration::from_millis(200));
+    let mut tx = pool.begin().await.unwrap();
+    assert_eq!(claim(&mut tx, &inbox, &scope(), &id("m")).await.unwrap(), Claim::First);
+    tx.commit().await.unwrap();
+    pool.execute(sqlx::raw_sql(AssertSqlSafe(how(&inbox.table().to_string())))).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut tx = pool.begin().await.unwrap();
+    let refused = claim(&mut tx, &inbox, &scope(), &id("n")).await.unwrap_err();
+    assert!(matches!(refused, InboxError::Table { .. }), "{refused}");
+    tx.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_altered_table_is_refused_on_postgres() {
+    let pool = postgres().await;
+    let inbox = inbox(&pool, Dialect::Postgres).await;
+    altered(pool, inbox, |table| format!("ALTER TABLE {table} SET UNLOGGED")).await;
+}
+
+#[tokio::test]
+async fn an_altered_table_is_refused_on_mariadb() {
+    let pool = mysql().await;
+    let inbox = inbox(&pool, Dialect::MySql).await;
+    altered(pool, inbox, |table| format!("ALTER TABLE {table} DROP PRIMARY KEY")).await;
+}
+
+#[tokio::test]
+async fn an_altered_table_is_refused_on_sqlite() {
+    let (pool, _folder) = sqlite().await;
+    let inbox = inbox(&pool, Dialect::Sqlite).await;
+    let again = |table: &str| {
+        format!(
+            "DROP TABLE {table}; CREATE TABLE {table} (scope TEXT, message_id TEXT COLLATE NOCASE, \
+             processed_at INTEGER NOT NULL DEFAULT 0, result BLOB, digest BLOB, PRIMARY KEY (scope, message_id))"
+        )
+    };
+    altered(pool, inbox, again).await;
+}

@@ -330,20 +330,44 @@ def test_results_and_digests(place: Place) -> None:
     played(place, play, 1)
 
 
-def test_a_table_that_takes_two_keys_for_one_is_refused(place: Place) -> None:
+def inexact(dialect: Dialect) -> str:
+    """A table that takes two keys for one."""
     columns = "processed_at timestamp NULL, result {0} NULL, digest {0} NULL, PRIMARY KEY (scope, message_id))"
     kind, blob = {
         "postgres": ("char(255)", "bytea"),
         "mysql": ("varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", "blob"),
         "sqlite": ("text COLLATE NOCASE", "blob"),
-    }[place.dialect]
-    place.make(f"CREATE TABLE contract (scope {kind} NOT NULL, message_id {kind} NOT NULL, {columns.format(blob)}")
+    }[dialect]
+    return f"CREATE TABLE contract (scope {kind} NOT NULL, message_id {kind} NOT NULL, {columns.format(blob)}"
+
+
+def test_a_table_that_takes_two_keys_for_one_is_refused(place: Place) -> None:
+    place.make(inexact(place.dialect))
 
     async def play(peer: Peer) -> None:
         for _ in range(2):
             await peer.begin()
             with pytest.raises(TableRefused, match="does not keep every two keys apart"):
                 await peer.claim("a")
+            await peer.rollback()
+
+    played(place, play, 1)
+
+
+def test_a_table_that_is_altered_later_is_refused_when_it_is_looked_at_again(place: Place) -> None:
+    assert place.inbox.check_every == 10.0
+    place.inbox.check_every = 0.5
+
+    async def play(peer: Peer) -> None:
+        await peer.begin()
+        assert await peer.claim("a")
+        await peer.commit()
+        await asyncio.to_thread(place.make, inexact(place.dialect))
+        await asyncio.sleep(0.6)
+        for _ in range(2):
+            await peer.begin()
+            with pytest.raises(TableRefused, match="does not keep every two keys apart"):
+                await peer.claim("b")
             await peer.rollback()
 
     played(place, play, 1)

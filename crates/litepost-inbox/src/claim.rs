@@ -65,7 +65,7 @@ impl From<Outcome> for Answer {
     }
 }
 
-/// Claims `marker` with any driver. The first claim of an [`Inbox`] also looks at its table.
+/// Claims `marker` with any driver. The first claim of an [`Inbox`] also looks at its table, and one now and then.
 ///
 /// It looks after the insert, which waits for its locks as every other claim's does: a look before it would begin a snapshot
 /// that the insert may then be refused for.

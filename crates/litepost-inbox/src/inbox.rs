@@ -3,6 +3,7 @@
 //! Called by consumers. Invariant: it holds no connection. It works inside the transaction it is given.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::claim::{Answer, Claim};
 use crate::digest::Digest;
@@ -26,6 +27,9 @@ pub struct InboxOptions {
     pub digests: bool,
 }
 
+/// How long a look at the table holds: some milliseconds of the catalog's, this often, are lost among the claims.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+
 /// A consumer's memory of what it has processed, in one table of its own database.
 ///
 /// It is cheap to clone and holds no connection.
@@ -34,6 +38,7 @@ pub struct Inbox {
     table: TableName,
     options: InboxOptions,
     texts: Arc<Texts>,
+    check_every: Duration,
 }
 
 impl Inbox {
@@ -46,7 +51,16 @@ impl Inbox {
     pub fn with_options(table: &str, options: InboxOptions) -> Result<Self, InboxError> {
         let table = TableName::new(table)?;
         let texts = Arc::new(Texts::new(&table, options));
-        Ok(Self { table, options, texts })
+        Ok(Self { table, options, texts, check_every: CHECK_EVERY })
+    }
+
+    /// How often a claim looks at the table (see [`Inbox::check`]); every ten seconds unless told otherwise.
+    ///
+    /// What is altered is noticed that much later, and by a transaction whose snapshot is older not before the next one.
+    #[must_use]
+    pub fn check_every(mut self, every: Duration) -> Self {
+        self.check_every = every;
+        self
     }
 
     /// Claims a message inside the caller's open transaction.
@@ -109,7 +123,8 @@ impl Inbox {
     /// Refuses a table that would take two messages for one, or one for two: without its unique key, or with columns that do
     /// not compare byte for byte. A table that is not there is left to whoever uses it.
     ///
-    /// The first claim of an inbox does the same, in its transaction.
+    /// The first claim of an inbox does the same, in its transaction, and so does one every ten seconds:
+    /// [`Inbox::check_every`].
     pub async fn check<D: CleanDriver>(&self, connection: &mut D) -> Result<(), InboxError> {
         let flaw = connection.flaw(self).await?;
         self.judge(D::DIALECT, flaw)
@@ -123,7 +138,7 @@ impl Inbox {
 
     /// Whether the table is known to be in order.
     pub(crate) fn is_sound(&self, dialect: Dialect) -> bool {
-        self.texts.is_sound(dialect)
+        self.texts.is_sound(dialect, self.check_every)
     }
 
     /// What follows from the row of [`Sql::flaw`].

@@ -46,6 +46,7 @@
 
 mod claim;
 mod cleaner;
+mod clock;
 #[cfg(feature = "consume")]
 pub mod consume;
 mod digest;

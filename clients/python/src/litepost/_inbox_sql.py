@@ -19,6 +19,7 @@ _MOMENT: dict[Dialect, str] = {
     "sqlite": "((? + 999) / 1000)",
 }
 _NO_KEY = "it has no unique key on exactly (scope, message_id), without which every message is a new one"
+_LOST = "and forgets its markers when the effects are still there"
 _NOT_EXACT = "which does not keep every two keys apart"
 _KEYS = "('scope', 'message_id')"
 # Where the cleaner puts which scopes it means: no name of a table has a control character.
@@ -187,7 +188,9 @@ def _text(part: str) -> str:
 
 def _flaw_postgres(table: Table) -> str:
     return (
-        "SELECT CASE WHEN r.relkind IN ('r', 'p') AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i "
+        f"SELECT CASE r.relpersistence WHEN 'u' THEN 'it is UNLOGGED, {_LOST}' "
+        f"WHEN 't' THEN 'it is TEMPORARY, {_LOST}' ELSE CASE "
+        "WHEN r.relkind IN ('r', 'p') AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i "
         "WHERE i.indrelid = r.oid AND i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 2 AND "
         f"(SELECT count(*) FROM pg_catalog.pg_attribute k WHERE k.attrelid = r.oid AND k.attname IN {_KEYS} "
         f"AND k.attnum IN (i.indkey[0], i.indkey[1])) = 2) THEN '{_NO_KEY}' "
@@ -198,8 +201,8 @@ def _flaw_postgres(table: Table) -> str:
         "LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation "
         f"WHERE a.attrelid = r.oid AND a.attname IN {_KEYS} AND (coalesce(nullif(t.typbasetype, 0), t.oid) "
         "NOT IN ('pg_catalog.text'::regtype, 'pg_catalog.varchar'::regtype) "
-        "OR NOT coalesce(c.collisdeterministic, true)) ORDER BY a.attnum LIMIT 1), '') END FROM pg_catalog.pg_class r "
-        f"WHERE r.oid = pg_catalog.to_regclass({_text(table.quoted('postgres'))})"
+        "OR NOT coalesce(c.collisdeterministic, true)) ORDER BY a.attnum LIMIT 1), '') END END "
+        f"FROM pg_catalog.pg_class r WHERE r.oid = pg_catalog.to_regclass({_text(table.quoted('postgres'))})"
     )
 
 

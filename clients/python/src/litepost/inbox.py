@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sqlite3
+import time
 from typing import Any, NamedTuple
 
 from . import _inbox_drivers as drivers
@@ -135,11 +136,18 @@ class Inbox:
     """An inbox table.
 
     ``protect_duplicates`` keeps a marker that a duplicate has seen until that transaction ends. With ``results`` the
-    table has a column for what duplicates are answered with, with ``digests`` one for payloads' digests.
+    table has a column for what duplicates are answered with, with ``digests`` one for payloads' digests. After
+    ``check_every`` seconds a claim looks at the table again: what is altered is noticed that much later.
     """
 
     def __init__(
-        self, table: str = "inbox", *, protect_duplicates: bool = False, results: bool = False, digests: bool = False
+        self,
+        table: str = "inbox",
+        *,
+        protect_duplicates: bool = False,
+        results: bool = False,
+        digests: bool = False,
+        check_every: float = 10.0,
     ) -> None:
         schema, _, name = table.rpartition(".")
         for part in [name, *([schema] if "." in table else [])]:
@@ -149,8 +157,9 @@ class Inbox:
         self.protect_duplicates, self.results, self.digests = protect_duplicates, results, digests
         self._table = sql.Table(schema, name, results, digests)
         self._texts: dict[Dialect, sql.Texts] = {}
-        # Where the table was found to be in order.
-        self._sound: set[Dialect] = set()
+        # When the table was found to be in order.
+        self.check_every = check_every
+        self._sound: dict[Dialect, float] = {}
 
     def schema(self, dialect: Dialect) -> str:
         """The DDL, for your own migrations. It is safe to run again."""
@@ -161,8 +170,9 @@ class Inbox:
 
         Waits for another transaction that holds the marker. Raises NoTransaction outside a transaction, KeyRefused for
         a key that no table holds, PayloadMismatch when the id came with another digest before, TableRefused (by the
-        first claim) for a table without its key or with columns that do not compare byte for byte, and the driver's own
-        error for a conflict (see ``is_retryable``). After an error roll the transaction back.
+        first claim, and by one every ``check_every`` seconds) for a table without its key or with columns that do not
+        compare byte for byte, and the driver's own error for a conflict (see ``is_retryable``). After an error roll the
+        transaction back.
         """
         return self._answer(conn, scope, message_id, digest, wants=False).first
 
@@ -198,7 +208,8 @@ class Inbox:
 
     def _claim(self, dialect: Dialect, scope: str, message_id: str, digest: bytes | None, wants: bool) -> Steps:
         answer = yield from self._take(dialect, scope, message_id, digest, wants)
-        if dialect not in self._sound:
+        found = self._sound.get(dialect)
+        if found is None or time.monotonic() - found >= self.check_every:
             # After the insert, which waits for its locks as every other claim's: a look before it would begin a
             # snapshot that the insert may then be refused for.
             for (flaw,) in (yield Statement(self.texts(dialect).flaw, (), rows=True)):
@@ -206,7 +217,7 @@ class Inbox:
                     raise TableRefused(
                         f"the table {self.table} is no inbox: {flaw}; roll back, and make it as Inbox.schema has it"
                     )
-                self._sound.add(dialect)
+                self._sound[dialect] = time.monotonic()
         return answer
 
     def _take(self, dialect: Dialect, scope: str, message_id: str, digest: bytes | None, wants: bool) -> Steps:

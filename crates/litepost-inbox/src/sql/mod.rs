@@ -10,11 +10,13 @@ mod postgres;
 mod sqlite;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 #[cfg(feature = "consume")]
 pub(crate) use attempts::{AttemptsSql, attempts_sql};
 
+use crate::clock;
 use crate::inbox::InboxOptions;
 use crate::table::TableName;
 
@@ -137,17 +139,20 @@ impl FilteredSql {
     }
 }
 
-/// The texts of one table in each dialect, and where the table was found to be in order.
+/// The texts of one table in each dialect, and when the table was found to be in order.
 #[derive(Debug)]
 pub(crate) struct Texts {
     pub(crate) postgres: Sql,
     pub(crate) mysql: Sql,
     pub(crate) sqlite: Sql,
-    sound: [AtomicBool; 3],
+    /// Milliseconds of [`clock::mono`], and one; 0 when it was not.
+    sound: [AtomicU64; 3],
 }
 
 /// What a table lacks that has no unique key on exactly the two columns.
 const NO_KEY: &str = "it has no unique key on exactly (scope, message_id), without which every message is a new one";
+/// What is wrong with a table that is not there as long as the effects are.
+const LOST: &str = "and forgets its markers when the effects are still there";
 /// What is wrong with a column that takes two keys for one.
 const NOT_EXACT: &str = "which does not keep every two keys apart";
 
@@ -161,14 +166,19 @@ impl Texts {
         }
     }
 
-    /// Whether the table was found to be in order.
-    pub(crate) fn is_sound(&self, dialect: Dialect) -> bool {
-        self.sound[dialect as usize].load(Ordering::Relaxed)
+    /// Whether the table was found to be in order, no longer ago than `within`.
+    pub(crate) fn is_sound(&self, dialect: Dialect, within: Duration) -> bool {
+        let found = self.sound[dialect as usize].load(Ordering::Relaxed);
+        found > 0 && Duration::from_millis(now_ms().saturating_sub(found)) < within
     }
 
     pub(crate) fn found_sound(&self, dialect: Dialect) {
-        self.sound[dialect as usize].store(true, Ordering::Relaxed);
+        self.sound[dialect as usize].store(now_ms(), Ordering::Relaxed);
     }
+}
+
+fn now_ms() -> u64 {
+    u64::try_from(clock::mono().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
 
 /// What a marker holds beside its key. (MySQL locks the row while it reads it, and has a text of its own.)

@@ -74,11 +74,12 @@ pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
 }
 
 /// A collation may be case-insensitive (PostgreSQL calls it nondeterministic), `citext` is, `char` has no trailing spaces
-/// and `name` cuts. A view's key is that of its table, which ON CONFLICT asks for.
+/// and `name` cuts. A table that is not in the WAL is empty after a crash. A view's key is that of its table, which ON CONFLICT asks for.
 fn flaw(name: &str) -> String {
     let name = name.replace('\'', "''");
     format!(
-        "SELECT CASE WHEN r.relkind IN ('r', 'p') AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i \
+        "SELECT CASE r.relpersistence WHEN 'u' THEN 'it is UNLOGGED, {lost}' WHEN 't' THEN 'it is TEMPORARY, {lost}' ELSE \
+         CASE WHEN r.relkind IN ('r', 'p') AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i \
          WHERE i.indrelid = r.oid AND i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 2 AND \
          (SELECT count(*) FROM pg_catalog.pg_attribute k WHERE k.attrelid = r.oid AND k.attname IN ('scope', 'message_id') \
          AND k.attnum IN (i.indkey[0], i.indkey[1])) = 2) THEN '{key}' \
@@ -88,8 +89,9 @@ fn flaw(name: &str) -> String {
          LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation \
          WHERE a.attrelid = r.oid AND a.attname IN ('scope', 'message_id') AND (coalesce(nullif(t.typbasetype, 0), t.oid) \
          NOT IN ('pg_catalog.text'::regtype, 'pg_catalog.varchar'::regtype) OR NOT coalesce(c.collisdeterministic, true)) \
-         ORDER BY a.attnum LIMIT 1), '') END FROM pg_catalog.pg_class r WHERE r.oid = pg_catalog.to_regclass('{name}')",
+         ORDER BY a.attnum LIMIT 1), '') END END FROM pg_catalog.pg_class r WHERE r.oid = pg_catalog.to_regclass('{name}')",
         key = super::NO_KEY,
+        lost = super::LOST,
         exact = super::NOT_EXACT
     )
 }

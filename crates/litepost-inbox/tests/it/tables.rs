@@ -1,11 +1,13 @@
 //! Tables that were made by hand: one that would take two messages for one, or one for two, is refused by the first claim.
 
+use std::time::Duration;
+
 use litepost_inbox::{Claim, Dialect, Inbox, InboxError, MessageId};
 use litepost_testkit::servers::MariaDb;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, TxOpts};
 use rusqlite::Connection;
-use tokio_postgres::NoTls;
+use tokio_postgres::{IsolationLevel, NoTls};
 
 use crate::{id, scope};
 
@@ -49,11 +51,12 @@ async fn postgres() {
     let types = "CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
                  CREATE DOMAIN key AS varchar(255) CHECK (value <> '')";
     client.batch_execute(types).await.unwrap();
-    let all: [Made<'_>; 11] = [
+    let all: [Made<'_>; 12] = [
         ("", None),
         ("ALTER TABLE inbox ALTER message_id TYPE key, ALTER scope TYPE text", None),
         ("ALTER TABLE inbox DROP CONSTRAINT inbox_pkey; CREATE UNIQUE INDEX ON inbox (message_id, scope)", None),
         ("ALTER TABLE inbox RENAME TO behind; CREATE VIEW inbox AS SELECT * FROM behind", None),
+        ("ALTER TABLE inbox SET UNLOGGED", Some("it is UNLOGGED, and forgets its markers")),
         ("ALTER TABLE inbox DROP CONSTRAINT inbox_pkey", Some("no unique key on exactly (scope, message_id)")),
         (
             "ALTER TABLE inbox DROP CONSTRAINT inbox_pkey; ALTER TABLE inbox ADD UNIQUE (message_id)",
@@ -166,5 +169,110 @@ fn sqlite() {
         }
         db.execute_batch("DROP TABLE other.inbox").unwrap();
         inbox().check_blocking(&mut db).expect("a table that is not there is left to whoever uses it");
+    }
+}
+
+/// How long a look at the table holds, and a moment.
+const WINDOW: Duration = Duration::from_millis(10_200);
+
+fn noticed(found: Result<Claim, InboxError>, words: &str) {
+    match found {
+        Ok(claim) => panic!("{claim:?} although the table was altered"),
+        Err(error) => {
+            assert!(matches!(error, InboxError::Table { .. }) && error.to_string().contains(words), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn postgres_is_looked_at_again() {
+    let server = tokio::task::spawn_blocking(litepost_testkit::servers::Postgres::start).await.unwrap();
+    let (mut client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let inbox = inbox();
+    client.batch_execute(&inbox.schema(Dialect::Postgres)).await.unwrap();
+    let tx = client.transaction().await.unwrap();
+    assert_eq!(inbox.claim(&tx, &scope(), &id("a")).await.unwrap(), Claim::First);
+    tx.commit().await.unwrap();
+    let altered = "CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+                   ALTER TABLE inbox ALTER message_id TYPE varchar(255) COLLATE any_case";
+    client.batch_execute(altered).await.unwrap();
+    // This is the window that the page tells of.
+    let tx = client.transaction().await.unwrap();
+    assert_eq!(inbox.claim(&tx, &scope(), &id("A")).await.unwrap(), Claim::Duplicate);
+    tx.rollback().await.unwrap();
+    tokio::time::sleep(WINDOW).await;
+    for key in ["A", "b"] {
+        let tx = client.transaction().await.unwrap();
+        noticed(inbox.claim(&tx, &scope(), &id(key)).await, "COLLATE any_case");
+        tx.rollback().await.unwrap();
+    }
+    // A claim that was prepared before is no exception; and once the table is in order, all is well again.
+    client.batch_execute("ALTER TABLE inbox ALTER message_id TYPE varchar(255) COLLATE \"default\"").await.unwrap();
+    let prepared = inbox.prepare(&client).await.unwrap();
+    let tx = client.transaction().await.unwrap();
+    assert_eq!(inbox.claim(prepared.on(&tx), &scope(), &id("A")).await.unwrap(), Claim::First);
+    tx.rollback().await.unwrap();
+    let inbox = inbox.check_every(Duration::ZERO);
+    // The catalog that a transaction sees is that of its snapshot.
+    let (mut other, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let level = other.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
+    let before = level.start().await.unwrap();
+    before.query_one("SELECT count(*) FROM pg_class", &[]).await.unwrap();
+    client.batch_execute("ALTER TABLE inbox ALTER message_id TYPE varchar(255) COLLATE any_case").await.unwrap();
+    let claim = inbox.claim(&before, &scope(), &id("c")).await.unwrap();
+    assert_eq!(claim, Claim::First);
+    before.rollback().await.unwrap();
+    let tx = client.transaction().await.unwrap();
+    noticed(inbox.claim(prepared.on(&tx), &scope(), &id("c")).await, "COLLATE any_case");
+}
+
+#[tokio::test]
+async fn mariadb_is_looked_at_again() {
+    let server = tokio::task::spawn_blocking(MariaDb::start).await.unwrap();
+    let mut conn = Conn::from_url(server.url()).await.unwrap();
+    let inbox = inbox();
+    for text in inbox.schema(Dialect::MySql).split(';').filter(|text| !text.trim().is_empty()) {
+        conn.query_drop(text).await.unwrap();
+    }
+    for expected in [Claim::First, Claim::Duplicate] {
+        let mut tx = conn.start_transaction(TxOpts::new()).await.unwrap();
+        assert_eq!(inbox.claim(&mut tx, &scope(), &id("a")).await.unwrap(), expected);
+        tx.commit().await.unwrap();
+    }
+    conn.query_drop("ALTER TABLE inbox DROP PRIMARY KEY").await.unwrap();
+    let mut tx = conn.start_transaction(TxOpts::new()).await.unwrap();
+    assert_eq!(inbox.claim(&mut tx, &scope(), &id("a")).await.unwrap(), Claim::First, "the window");
+    tx.rollback().await.unwrap();
+    tokio::time::sleep(WINDOW).await;
+    for key in ["a", "b"] {
+        let mut tx = conn.start_transaction(TxOpts::new()).await.unwrap();
+        noticed(inbox.claim(&mut tx, &scope(), &id(key)).await, "no unique key");
+        tx.rollback().await.unwrap();
+    }
+}
+
+#[test]
+fn sqlite_is_looked_at_again() {
+    let mut db = Connection::open_in_memory().unwrap();
+    let inbox = inbox();
+    db.execute_batch(&inbox.schema(Dialect::Sqlite)).unwrap();
+    let tx = db.transaction().unwrap();
+    assert_eq!(inbox.claim(&tx, &scope(), &id("a")).unwrap(), Claim::First);
+    tx.commit().unwrap();
+    let altered = "ALTER TABLE inbox RENAME TO before;
+                   CREATE TABLE inbox (scope TEXT, message_id TEXT COLLATE NOCASE, processed_at INTEGER DEFAULT 0,
+                   PRIMARY KEY (scope, message_id));
+                   INSERT INTO inbox SELECT * FROM before";
+    db.execute_batch(altered).unwrap();
+    let tx = db.transaction().unwrap();
+    assert_eq!(inbox.claim(&tx, &scope(), &id("A")).unwrap(), Claim::Duplicate, "the window");
+    tx.rollback().unwrap();
+    std::thread::sleep(WINDOW);
+    for key in ["A", "b"] {
+        let tx = db.transaction().unwrap();
+        noticed(inbox.claim(&tx, &scope(), &id(key)), "another collation than BINARY");
+        tx.rollback().unwrap();
     }
 }

@@ -82,6 +82,9 @@ async fn consumer() {
     let [name, url, table, postgres, log] = parts[..] else { panic!("a role of five parts") };
     match name {
         super::nats::Jetstream::NAME => consume::<super::nats::Jetstream>(url, table, postgres, log).await,
+        super::kafka_groups::Subscribed::NAME => {
+            consume::<super::kafka_groups::Subscribed>(url, table, postgres, log).await;
+        }
         super::kafka::Topic::NAME => consume::<super::kafka::Topic>(url, table, postgres, log).await,
         super::rabbitmq::Queue::NAME => consume::<super::rabbitmq::Queue>(url, table, postgres, log).await,
         super::redis::Streams::NAME => consume::<super::redis::Streams>(url, table, postgres, log).await,

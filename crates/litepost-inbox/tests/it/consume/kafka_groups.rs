@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
 use std::pin::pin;
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -22,7 +25,7 @@ use tokio_postgres::{Client, Transaction};
 
 use super::kafka::{Topic, url};
 use super::suite::{consumer, effect, until};
-use super::{Broker, effects, ids, suite};
+use super::{Broker, child, effects, ids, suite};
 
 const PARTITIONS: i32 = 4;
 /// Messages of one partition in one phase of the test.
@@ -225,6 +228,64 @@ async fn members_that_come_and_go_leave_each_effect_once_and_in_order() {
     assert!(stage.committed().values().all(|next| *next == PHASES * PHASE), "{:?}", stage.committed());
 }
 
+/// Who was delivered how much, by the lines of the members' logs.
+fn deliveries(logs: &[PathBuf]) -> usize {
+    let lines = |log: &PathBuf| std::fs::read_to_string(log).map_or(0, |text| text.lines().count());
+    logs.iter().map(lines).sum()
+}
+
+/// Members that are processes, three at a time, and are killed by a signal that no program notices: the broker has to find
+/// out by itself, and what they had in hand goes to others.
+#[tokio::test(flavor = "multi_thread")]
+async fn members_that_are_killed_as_processes_leave_each_effect_once_and_in_order() {
+    const MEMBERS: usize = 3;
+    const PHASES: usize = 5;
+    const MESSAGES: usize = PHASES * PHASE * 4;
+    let (client, table) = effects().await;
+    client.batch_execute(&format!("ALTER TABLE {table} ADD COLUMN seq bigserial")).await.unwrap();
+    let stage = Stage::new(&table).await;
+    let folder = tempfile::tempdir().unwrap();
+    let logs: Vec<PathBuf> = (0..MEMBERS).map(|member| folder.path().join(member.to_string())).collect();
+    let over = AtomicBool::new(false);
+    let kill = |mut child: Child| {
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(9), "it had not ended before");
+    };
+    let play = async {
+        let start = |member: usize| child::start::<Subscribed>(&stage.url, &table, &logs[member]);
+        let mut members: Vec<Child> = (0..MEMBERS).map(start).collect();
+        for phase in 0..PHASES {
+            stage.publish(phase).await;
+            // Whoever is at work now, with a message in hand.
+            let before: Vec<usize> = logs.iter().map(|log| deliveries(std::slice::from_ref(log))).collect();
+            let victim = loop {
+                let works = |&member: &usize| deliveries(std::slice::from_ref(&logs[member])) > before[member] + 2;
+                match (0..MEMBERS).find(works) {
+                    Some(member) => break member,
+                    None => sleep(Duration::from_millis(5)).await,
+                }
+            };
+            kill(std::mem::replace(&mut members[victim], start(victim)));
+        }
+        until(&client, &table, |ids| ids.len() >= MESSAGES).await;
+        // A moment for whatever would come twice.
+        sleep(Duration::from_secs(1)).await;
+        members.into_iter().for_each(kill);
+        over.store(true, Ordering::Relaxed);
+    };
+    let all = async {
+        let (client, _) = effects().await;
+        tokio::join!(play, looks_on(&stage, &client, &over));
+    };
+    in_time(all).await;
+    for (partition, ids) in by_partition(&client, &table).await {
+        let expected: Vec<String> = (0..PHASES * PHASE).map(|number| format!("{partition}/{number:03}")).collect();
+        assert_eq!(ids, expected, "each once, and in the partition's order");
+    }
+    let delivered = deliveries(&logs);
+    assert!(delivered > MESSAGES, "{delivered} deliveries: no kill has met a message in hand");
+}
+
 /// Polls a source whose messages do not matter now, so that its group can be rebalanced, until `ready` says so.
 async fn polled(source: &mut Kafka, mut ready: impl FnMut(&Message) -> bool) -> (Message, <Kafka as Source>::Token) {
     loop {
@@ -288,7 +349,7 @@ async fn the_offset_of_a_partition_that_has_moved_away_is_not_committed() {
 }
 
 /// The topic of the other tests, with a group that hands out its partition.
-struct Subscribed(Topic);
+pub(super) struct Subscribed(Topic);
 
 impl Broker for Subscribed {
     const NAME: &'static str = "kafka group";
