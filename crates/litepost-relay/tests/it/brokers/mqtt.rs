@@ -4,7 +4,7 @@ use std::process::Command;
 
 use litepost::NewEvent;
 use litepost_testkit::conformance::{
-    Desk, Duplicates, Harness, MIB, Received, Target, Traits, WRONG_PASSWORD, consume_with,
+    Desk, Duplicates, Harness, MIB, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
 };
 use litepost_testkit::servers::Mosquitto;
 use tempfile::TempDir;
@@ -184,4 +184,30 @@ fn cloudevents_are_read_by_the_sdk() {
     };
     super::cloudevents::check("mqtt", started("5"));
     super::cloudevents::check_structured("mqtt", started("3.1.1"));
+}
+
+/// What a busy machine does to a relay with a short lease: it gives its lanes up when it cannot show that it lives, and what was
+/// under way then comes again, with QoS 2 as with any other.
+#[test]
+fn a_relay_that_is_held_up_for_longer_than_its_lease_sends_again_and_loses_nothing() {
+    for (lease, again) in [("1s", true), ("20s", false)] {
+        let mut harness = version_3_1_1_exactly_once();
+        let mut desk = Desk::new("mqtt", "batch_size = 200", &harness.connection(harness.port(), Target::Ready));
+        let path = desk.path("litepost.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let line = text.lines().find(|line| line.starts_with("lease = ")).unwrap();
+        std::fs::write(&path, text.replace(line, &format!("lease = \"{lease}\""))).unwrap();
+        desk.write_many(6_000, 40);
+        let relay = desk.start();
+        desk.until("it delivers", |desk| desk.delivered() > 0);
+        // Nobody can write a sign of life meanwhile.
+        desk.outbox().execute_batch("BEGIN IMMEDIATE").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2_500));
+        desk.outbox().execute_batch("COMMIT").unwrap();
+        desk.until_settled();
+        relay.stop();
+        let received = harness.consume(Target::Ready);
+        judge(desk.sent(), &received, Duplicates::Allowed).unwrap();
+        assert_eq!(received.len() > desk.sent().len(), again, "lease {lease}: {} arrived", received.len());
+    }
 }
