@@ -111,6 +111,26 @@ fn a_lost_lease_writes_nothing_and_harms_no_other() {
     assert_eq!(dead::show(&app, 99).unwrap(), None);
 }
 
+/// Token and owner are both asked for: the one tells a process's leases apart, the other whether the lane was given back.
+#[test]
+fn a_lease_given_back_and_an_older_one_of_the_same_process_write_nothing() {
+    let file = file();
+    fill(&file.path, 9);
+    let mut store = store(&file);
+    let nothing = |store: &mut LaneStore, lease: &Lease, why: &str| {
+        assert_eq!(store.settle(&[(lease, &acked(5))], Millis(1)).unwrap(), [Settled::LeaseLost], "{why}");
+        assert!(!store.renew(lease).unwrap() && !store.release(lease).unwrap(), "{why}");
+        assert!(!store.set_health(lease, "open", None, Millis(1)).unwrap(), "{why}");
+        assert_eq!(store.load(D, 0).unwrap().0.acked, Seq(0), "{why}");
+    };
+    let first = granted(store.acquire(D, 0, &claim("a"), None).unwrap());
+    assert!(store.release(&first).unwrap());
+    nothing(&mut store, &first, "given back");
+    let second = granted(store.acquire(D, 0, &claim("a"), None).unwrap());
+    nothing(&mut store, &first, "an older one");
+    assert_eq!(store.settle(&[(&second, &acked(5))], Millis(1)).unwrap(), [Settled::Committed]);
+}
+
 #[test]
 fn what_was_settled_is_loaded_again() {
     let file = file();
