@@ -13,6 +13,7 @@ mod locate;
 mod log;
 mod plans;
 mod schema;
+mod settle;
 mod splits;
 mod support;
 mod trouble;
