@@ -199,3 +199,31 @@ fn a_mistake_beside_a_secret_that_stands_in_the_file_shows_the_place_alone() {
         }
     }
 }
+
+/// A token belongs to the key that it was given with: that of the environment does not sign with the file's key.
+#[test]
+fn a_session_token_of_the_environment_does_not_stand_beside_a_key_of_the_file() {
+    use std::io::Read as _;
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let (mut head, mut piece) = (Vec::new(), [0; 4_096]);
+        while !head.windows(4).any(|four| four == b"\r\n\r\n") {
+            let count = client.read(&mut piece).unwrap();
+            assert!(count > 0, "it hangs up");
+            head.extend_from_slice(&piece[..count]);
+        }
+        String::from_utf8_lossy(&head).to_lowercase()
+    });
+    let s3 = format!(
+        "bucket = 'b', endpoint = 'http://127.0.0.1:{port}', region = 'eu-west-1', access_key_id = 'of-the-file', secret_access_key = 's'"
+    );
+    let keys = format!("connection = {{ claim_check = {{ above_bytes = 1, s3 = {{ {s3} }} }} }}\n");
+    let place = place_with("stdout", &keys);
+    let mut command = place.command(&["run", "--until-idle", "--timeout", "2"]);
+    let _ = command.env("AWS_SESSION_TOKEN", SECRET).output().unwrap();
+    let head = asked.join().unwrap();
+    assert!(head.contains("credential=of-the-file/") && !head.contains("x-amz-security-token"), "{head}");
+}
