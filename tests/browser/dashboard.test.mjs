@@ -46,22 +46,24 @@ test("an operator edits a dead letter, sees the difference, and it is delivered"
   await page.getByRole("button", { name: "Show the difference…" }).click();
   assert.match(await page.locator("pre.diff del").innerText(), /- +-1/);
   assert.match(await page.locator("pre.diff ins").innerText(), /\+ +12/);
-  if (PICTURES) {
-    await picture(page, "edit", "light", 1100);
-    await page.emulateMedia({ colorScheme: "dark" });
-    await picture(page, "edit", "dark", 1100);
-    await page.emulateMedia({ colorScheme: "light" });
-    const wide = page.viewportSize();
-    await page.setViewportSize({ width: 360, height: 740 });
-    await picture(page, "edit", "light", 360);
-    await page.setViewportSize(wide);
-  }
+  await inEveryDress(page, "edit");
   assert.equal(place.sql("stock.db", "SELECT count(*) FROM stock WHERE item = 'cups'"), "0");
   await page.getByLabel("Why").fill("the count was negative");
   await page.getByRole("button", { name: "Do it" }).click();
   await page.getByText("Done. It stands first below.").waitFor();
   assert.match(await page.locator("tbody tr").first().innerText(), /the count was negative/);
   await until("the edited event arrives", () => place.sql("stock.db", "SELECT n FROM stock WHERE item = 'cups'") === "12");
+  assert.deepEqual(errors, []);
+  await context.close();
+});
+
+test("before all that match are replayed it is shown which they are, and looking at it does nothing", async () => {
+  const { context, page, errors } = await opened({}, "/dead");
+  await page.getByRole("button", { name: "Replay all that match…" }).click();
+  await page.getByRole("button", { name: "Do it" }).waitFor();
+  assert.match(await page.locator("main").innerText(), /\d+ events?/);
+  await inEveryDress(page, "bulk");
+  assert.equal(place.sql("shop.db", "SELECT count(*) FROM litepost_dead WHERE replayed_at IS NOT NULL"), "1");
   assert.deepEqual(errors, []);
   await context.close();
 });
@@ -114,11 +116,7 @@ for (const colorScheme of ["light", "dark"]) {
       for (const [name, path] of Object.entries(PAGES)) {
         const { context, page, elsewhere, errors } = await opened({ colorScheme, viewport: { width, height } }, path);
         if (name === "overview") await page.locator("svg.rate").first().waitFor();
-        // Through the debugger's door, since the page's own policy lets no foreign script in.
-        const result = await page.evaluate(`${AXE}; axe.run(document, { resultTypes: ["violations"] })`);
-        found.push(...result.violations.map((one) => `${name}: ${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`));
-        const spill = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
-        if (spill > 0) found.push(`${name}: ${spill} pixels wider than the screen`);
+        found.push(...(await barriers(page, name)));
         if (elsewhere.length > 0) found.push(`${name} asked ${elsewhere}`);
         if (errors.length > 0) found.push(`${name}: ${errors}`);
         if (PICTURES && name === "overview") await traffic();
@@ -128,6 +126,32 @@ for (const colorScheme of ["light", "dark"]) {
       assert.deepEqual(found, []);
     });
   }
+}
+
+/** What keeps somebody from using the page as it stands, and what does not fit on the screen. */
+async function barriers(page, name) {
+  // Through the debugger's door, since the page's own policy lets no foreign script in.
+  const result = await page.evaluate(`${AXE}; axe.run(document, { resultTypes: ["violations"] })`);
+  const found = result.violations.map((one) => `${name}: ${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`);
+  const spill = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+  if (spill > 0) found.push(`${name}: ${spill} pixels wider than the screen`);
+  return found;
+}
+
+/** A page that only a form leads to: light and dark, wide and on a phone. */
+async function inEveryDress(page, name) {
+  const found = [];
+  for (const colorScheme of ["light", "dark"]) {
+    for (const [width, height] of [[1280, 720], [360, 740]]) {
+      await page.emulateMedia({ colorScheme });
+      await page.setViewportSize({ width, height });
+      found.push(...(await barriers(page, `${name}, ${colorScheme}, ${width}`)));
+      if (PICTURES) await picture(page, name, colorScheme, width);
+    }
+  }
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.setViewportSize({ width: 1280, height: 720 });
+  assert.deepEqual(found, []);
 }
 
 /** Something for the overview to draw. */

@@ -36,7 +36,6 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if !args.without_tests {
         summary.step("what the tests need", setup::everything);
-        summary.step("alert rules and Dockerfile", contrib);
         test::all(&mut summary, setup::nextest().as_deref());
         pythons::found(&mut summary);
         summary.step("instructions per event", || instructions::run(&instructions::Args::all()));
@@ -69,14 +68,6 @@ fn own_target<'a>(manifest: &str, command: &'a mut Command) -> &'a mut Command {
         command.env("CARGO_TARGET_DIR", test::adapters_target());
     }
     command
-}
-
-/// What lies in `contrib/`, judged by the tools that will read it.
-fn contrib() -> Result<()> {
-    sh(&mut command("promtool", &["check", "rules", "contrib/prometheus/litepost.rules.yml"]))?;
-    sh(&mut command("promtool", &["test", "rules", "contrib/prometheus/litepost.rules.test.yml"]))?;
-    let hadolint = setup::venv("hadolint")?.join("hadolint");
-    sh(&mut command(hadolint, &["contrib/Dockerfile"]))
 }
 
 /// What the Python package's own `check.sh` does before its tests; those are a step of their own.

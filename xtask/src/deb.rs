@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::shell::{cargo, command, read, root, run, target};
-use crate::{Finding, blocks};
+use crate::{Finding, blocks, sandbox, sbom};
 
 /// How often the relay is asked whether it answers, `POLL` apart: a minute.
 const POLLS_MAX: u32 = 600;
@@ -96,6 +96,7 @@ fn fill(program: &Path, tree: &Path) -> Result<()> {
     put("usr/share/fish/vendor_completions.d/litepost.fish", &say(&["completions", "fish"])?)?;
     copy("contrib/systemd/litepost.service", "usr/lib/systemd/system/litepost.service")?;
     copy("contrib/deb/litepost.toml", "etc/litepost/litepost.toml")?;
+    put("usr/share/doc/litepost/litepost.cdx.json", &sbom::document()?)?;
     copy("LICENSE-MIT", "usr/share/doc/litepost/copyright")
 }
 
@@ -210,6 +211,7 @@ impl Machine {
             "usr/share/fish/vendor_completions.d/litepost.fish",
             "etc/litepost/litepost.toml",
             "usr/share/doc/litepost/copyright",
+            "usr/share/doc/litepost/litepost.cdx.json",
         ] {
             if !self.root.join(file).is_file() {
                 return Err(Finding(format!("the package lacks {file}")).into());
@@ -256,7 +258,8 @@ impl Machine {
         }
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let start = self.line(&unit.replace("127.0.0.1:8765", &format!("127.0.0.1:{port}")), "ExecStart")?;
-        let mut relay = Relay::start(start)?;
+        let trace = self.root.join(format!("trace-{count}"));
+        let mut relay = Relay::start(sandbox::watched(&start, &trace))?;
         let database = database.display().to_string();
         self.litepost(&["enqueue", "--database", &database, "--topic", "orders", "--payload", "{}"])?;
         let url = format!("http://127.0.0.1:{port}/live");
@@ -264,7 +267,8 @@ impl Machine {
             let lines = std::fs::read_to_string(events).unwrap_or_default().lines().count();
             lines == count && read(&mut command("curl", &["--silent", "--fail", &url])).is_ok()
         })?;
-        relay.stop()
+        relay.stop()?;
+        sandbox::judge(&trace, unit)
     }
 }
 

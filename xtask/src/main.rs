@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask demo | test | ci | bench | instructions | plots | docs | blocks | book | sim |
-//! crash | fuzz | wheel | deb | musl | pythons | setup`.
+//! crash | fuzz | wheel | deb | musl | sbom | pythons | setup`.
 //!
 //! Called by people and by `.ci/run`. Invariant: a command that could not do all of its work exits with
 //! something else than 0: 1 for a finding (a failing test, a broken rule), 2 for anything unexpected. Nothing
@@ -12,6 +12,7 @@ mod blocks;
 mod book;
 mod ci;
 mod clock;
+mod contrib;
 mod crash;
 mod deb;
 mod demo;
@@ -23,6 +24,8 @@ mod musl;
 mod plots;
 mod pythons;
 mod quickstart;
+mod sandbox;
+mod sbom;
 mod setup;
 mod shell;
 mod sim;
@@ -71,6 +74,8 @@ enum Command {
     Deb(deb::Args),
     /// Build the program without any library of the machine (musl)
     Musl(musl::Args),
+    /// Write the bill of materials of the program (CycloneDX)
+    Sbom(sbom::Args),
     /// The Python package's tests on every Python that it promises
     Pythons(pythons::Args),
     /// Mixed statements into every SQL database while relays are killed and servers restart
@@ -111,6 +116,7 @@ fn main() -> ExitCode {
         Command::Wheel(args) => wheel::wheel(&args),
         Command::Deb(args) => deb::deb(&args),
         Command::Musl(args) => musl::musl(&args),
+        Command::Sbom(args) => sbom::sbom(&args),
         Command::Pythons(args) => pythons::pythons(&args),
         Command::Crash(args) => crash::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),

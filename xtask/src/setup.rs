@@ -81,6 +81,8 @@ const NEEDS: &[Need] = &[
         packages: &["dpkg-dev", "binutils"],
     },
     Need { what: "openssl", present: || has("openssl"), packages: &["openssl"] },
+    Need { what: "strace", present: || has("strace"), packages: &["strace"] },
+    Need { what: "jq", present: || has("jq"), packages: &["jq"] },
     Need { what: "curl", present: || has("curl"), packages: &["curl"] },
     Need { what: "git", present: || has("git"), packages: &["git"] },
 ];

@@ -11,7 +11,7 @@ use anyhow::Result;
 
 use crate::shell::{cargo, command, root, target, tee};
 use crate::summary::Summary;
-use crate::{blocks, deb, quickstart, setup, wheel};
+use crate::{blocks, contrib, deb, quickstart, sbom, setup, wheel};
 
 /// The workspace of adapters to drivers that bring a SQLite of their own.
 pub const ADAPTERS: &str = "adapters/Cargo.toml";
@@ -61,6 +61,8 @@ pub fn all(summary: &mut Summary, nextest: Option<&[PathBuf]>) {
     summary.tests("the documentation's blocks", blocks::test);
     summary.tests("the dashboard in Chromium", browser_tests);
     summary.tests("the Debian package, installed, started, upgraded", || Ok(deb::test()));
+    summary.step("alert rules, Dockerfile, unit", contrib::check);
+    summary.step("bill of materials", sbom::test);
     if root().join("clients/python").is_dir() {
         summary.tests("Python tests", python_tests);
         summary.tests("the wheel, installed and used", wheel::test);

@@ -38,6 +38,9 @@ impl Failure {
     /// The exit code of something unexpected.
     pub(crate) const UNEXPECTED: u8 = 2;
 
+    /// What to do about a fault of the program itself.
+    pub(crate) const OURS: &str = "this is a fault of litepost itself: report it, with what stands above";
+
     /// The user's error.
     pub(crate) fn user(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::User { message: message.into(), hint: hint.into() }

@@ -35,11 +35,16 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     logging::start(cli.command.log_level());
-    match commands::run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
+    // What was open is not used again after a panic: the process ends, with the exit code of whatever is unexpected.
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| commands::run(cli))) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(failure)) => {
             report::failure(&failure);
             ExitCode::from(failure.exit_code())
+        }
+        Err(_) => {
+            report::say(&format!("  hint: {}", Failure::OURS));
+            ExitCode::from(Failure::UNEXPECTED)
         }
     }
 }

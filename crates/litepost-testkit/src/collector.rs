@@ -1,8 +1,9 @@
 //! A receiver of OpenTelemetry data over HTTP (OTLP), on the official types: keeps the spans and metrics it got.
 //!
-//! Called by tests of telemetry, in place of the official collector, which no package registry has. Invariant: what cannot be
-//! decoded by the official types is answered with 400 and kept as refused.
+//! Called by tests of telemetry: sent to directly, and behind a real collector ([`crate::servers::Rotel`]). Invariant: what
+//! cannot be decoded by the official types is answered with 400 and kept as refused.
 
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -80,9 +81,17 @@ fn decoded<T: prost::Message + Default>(received: &mut Received, headers: &Heade
     received.raw.extend_from_slice(format!("{headers:?}\n").as_bytes());
     received.raw.extend_from_slice(body);
     let right = headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/x-protobuf");
-    let request = right.then(|| T::decode(body.clone()).ok()).flatten();
+    let packed = headers.get(header::CONTENT_ENCODING).is_some_and(|how| how == "gzip");
+    let plain = if packed { unpacked(body) } else { Some(body.clone()) };
+    let request = plain.filter(|_| right).and_then(|body| T::decode(body).ok());
     received.refused += usize::from(request.is_none());
     request
+}
+
+fn unpacked(body: &Bytes) -> Option<Bytes> {
+    let mut plain = Vec::new();
+    flate2::read::GzDecoder::new(&body[..]).read_to_end(&mut plain).ok()?;
+    Some(plain.into())
 }
 
 async fn traces(State(shared): Shared, headers: HeaderMap, body: Bytes) -> StatusCode {

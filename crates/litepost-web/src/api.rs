@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{Path, Query as Asked, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::routing::{get, post};
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::auth::{ACTOR, actor};
 use crate::deeds::{DEEDS, Deed};
-use crate::error::Refusal;
+use crate::error::{Asked, Placed, Refusal};
 use crate::events::{Query, dead_document, document};
 use crate::state::Admin;
 
@@ -94,7 +94,10 @@ async fn events(State(admin): State<Arc<Admin>>, Asked(query): Asked<Query>) -> 
     Ok(Json(json!(results)))
 }
 
-async fn event(State(admin): State<Arc<Admin>>, Path((file, seq)): Path<(usize, i64)>) -> Result<Json<Value>, Refusal> {
+async fn event(
+    State(admin): State<Arc<Admin>>,
+    Placed((file, seq)): Placed<(usize, i64)>,
+) -> Result<Json<Value>, Refusal> {
     let body = admin.read(file, move |connection| litepost::search::body(connection, Seq(seq))).await?;
     let body = body.ok_or_else(|| Refusal::not_found(format!("the log does not hold event {seq}")))?;
     Ok(Json(document(&body)))
@@ -122,7 +125,7 @@ async fn dead(State(admin): State<Arc<Admin>>, Asked(query): Asked<DeadQuery>) -
 
 async fn dead_letter(
     State(admin): State<Arc<Admin>>,
-    Path((file, dead_id)): Path<(usize, i64)>,
+    Placed((file, dead_id)): Placed<(usize, i64)>,
 ) -> Result<Json<Value>, Refusal> {
     let letter = admin.read(file, move |connection| litepost::dead::show(connection, dead_id)).await?;
     let letter = letter.ok_or_else(|| Refusal::not_found(format!("there is no dead letter {dead_id}")))?;
@@ -131,7 +134,7 @@ async fn dead_letter(
 
 async fn timeline(
     State(admin): State<Arc<Admin>>,
-    Path((file, seq)): Path<(usize, i64)>,
+    Placed((file, seq)): Placed<(usize, i64)>,
 ) -> Result<Json<Value>, Refusal> {
     let routing = admin.shown.sources().get(file).map(|source| Arc::clone(&source.routing)).unwrap_or_default();
     let found = admin.read(file, move |connection| operate::journeys(connection, Seq(seq), &routing)).await?;
@@ -210,49 +213,70 @@ async fn stream(State(admin): State<Arc<Admin>>) -> Sse<impl Stream<Item = Resul
 }
 
 async fn openapi() -> Json<Value> {
-    let parameter = |place: &str, name: &str| {
-        let number = matches!(name, "file" | "seq" | "dead_id" | "before" | "after" | "limit" | "until_seq");
-        json!({
-            "name": name, "in": place, "required": place == "path",
-            "schema": { "type": if number { "integer" } else { "string" } },
-        })
-    };
-    let mut paths = serde_json::Map::new();
-    for (path, summary, in_path, in_query) in ROUTES {
-        let parameters: Vec<Value> = in_path
-            .iter()
-            .map(|name| parameter("path", name))
-            .chain(in_query.iter().map(|name| parameter("query", name)))
-            .collect();
-        let content = if *path == "/api/stream" { "text/event-stream" } else { "application/json" };
-        let answers = json!({
-            "200": { "description": summary, "content": { content: {} } },
-            "default": { "description": "`error` says what happened, `hint` what to do", "content": { "application/json": {} } },
-        });
-        paths.insert(
-            (*path).to_owned(),
-            json!({ "get": { "summary": summary, "parameters": parameters, "responses": answers } }),
-        );
-    }
-    for deed in DEEDS {
-        let answers = json!({
-            "200": { "description": "What was done, or would be (`dry_run`)", "content": { "application/json": {} } },
-            "default": { "description": "`error` says what happened, `hint` what to do", "content": { "application/json": {} } },
-        });
-        let body = json!({ "required": true, "content": { "application/json": { "schema": deed.schema() } } });
-        let parameter = json!({
-            "name": ACTOR, "in": "header", "required": false, "schema": { "type": "string" },
-            "description": "Who acts, unless the body says so",
-        });
-        paths.insert(
-            format!("/api/{}", deed.name),
-            json!({ "post": { "summary": deed.summary, "parameters": [parameter], "requestBody": body, "responses": answers } }),
-        );
-    }
+    let asked = ROUTES.iter().map(|route| (route.0.to_owned(), json!({ "get": described(route) })));
+    let done = DEEDS.iter().map(|deed| (format!("/api/{}", deed.name), json!({ "post": deed_described(deed) })));
+    let paths: serde_json::Map<String, Value> = asked.chain(done).collect();
     Json(json!({
         "openapi": "3.1.0",
         "info": { "title": "litepost", "version": env!("CARGO_PKG_VERSION") },
         "paths": paths,
-        "components": { "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } } },
+        // Without a token the listener is on loopback, and asks for none.
+        "security": [{}, { "token": [] }],
+        "components": {
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "schemas": { "Refusal": {
+                "type": "object",
+                "required": ["error", "hint"],
+                "properties": {
+                    "error": { "type": "string", "description": "What happened" },
+                    "hint": { "type": "string", "description": "What to do" },
+                },
+            } },
+        },
     }))
+}
+
+/// A GET.
+fn described((path, summary, in_path, in_query): &(&str, &str, &[&str], &[&str])) -> Value {
+    let parameter = |place: &str, name: &str| {
+        let number = matches!(name, "file" | "seq" | "dead_id" | "before" | "after" | "limit" | "until_seq");
+        let required = place == "path" || (*path == "/api/progress" && name == "destination");
+        let mut schema = json!({ "type": if number { "integer" } else { "string" } });
+        if matches!(name, "file" | "limit") {
+            (schema["minimum"], schema["maximum"]) = (0.into(), u32::MAX.into());
+        }
+        json!({ "name": name, "in": place, "required": required, "schema": schema })
+    };
+    let in_path = in_path.iter().map(|name| parameter("path", name));
+    let parameters: Vec<Value> = in_path.chain(in_query.iter().map(|name| parameter("query", name))).collect();
+    let content = if *path == "/api/stream" { "text/event-stream" } else { "application/json" };
+    json!({
+        "operationId": path.trim_start_matches("/api/").replace(['/', '.', '{', '}'], "_"),
+        "summary": summary,
+        "parameters": parameters,
+        "responses": answers(summary, content),
+    })
+}
+
+/// A POST.
+fn deed_described(deed: &Deed) -> Value {
+    let parameter = json!({
+        "name": ACTOR, "in": "header", "required": false, "schema": { "type": "string" },
+        "description": "Who acts, unless the body says so",
+    });
+    json!({
+        "operationId": deed.name.replace(['/', '-'], "_"),
+        "summary": deed.summary,
+        "parameters": [parameter],
+        "requestBody": { "required": true, "content": { "application/json": { "schema": deed.schema() } } },
+        "responses": answers("What was done, or would be (`dry_run`)", "application/json"),
+    })
+}
+
+fn answers(good: &str, content: &str) -> Value {
+    let refusal = json!({ "schema": { "$ref": "#/components/schemas/Refusal" } });
+    json!({
+        "200": { "description": good, "content": { content: {} } },
+        "default": { "description": "Nothing was done", "content": { "application/json": refusal } },
+    })
 }

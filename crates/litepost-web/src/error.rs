@@ -5,9 +5,12 @@
 use std::net::SocketAddr;
 
 use axum::Json;
+use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use litepost::StoreError;
+use serde::de::DeserializeOwned;
 
 /// Why there is no listener.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +111,34 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let body = serde_json::json!({ "error": self.message, "hint": self.hint });
         (self.status, Json(body)).into_response()
+    }
+}
+
+/// The query of a request. One that cannot be read is refused in the form of every other refusal.
+pub(crate) struct Asked<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        match Query::from_request_parts(parts, state).await {
+            Ok(Query(query)) => Ok(Self(query)),
+            Err(error) => Err(Refusal::new(error.status(), error.body_text(), "see /api/openapi.json")),
+        }
+    }
+}
+
+/// What stands in the path of a request, likewise.
+pub(crate) struct Placed<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Placed<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(place)) => Ok(Self(place)),
+            Err(error) => Err(Refusal::new(error.status(), error.body_text(), "see /api/openapi.json")),
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! `/live`: the process answers. `/ready`: delivery moves.
 //!
 //! Called by probes. Invariant: ready means progress, not "the process runs": it fails when a destination's oldest event
-//! has waited longer than it may, when a destination is stalled, or when a file cannot be read.
+//! has waited longer than it may (so also when nothing has moved for that long while something waits), when a destination
+//! is stalled, or when a file cannot be read.
 
 use std::sync::Arc;
 
@@ -34,8 +35,10 @@ pub(crate) fn trouble(files: &[Looked], freshness_ms: i64) -> Vec<String> {
             if destination.state == "stalled" {
                 found.push(format!("{name}: stalled: {}", destination.error.as_deref().unwrap_or("events are lost")));
             }
-            if let Some(age) = destination.oldest_age_ms.filter(|age| *age > freshness_ms) {
-                let (age, allowed) = (age / 1_000, freshness_ms / 1_000);
+            let own = file.freshness_ms.iter().find(|(whose, _)| **whose == **name).map(|(_, own)| *own);
+            let allowed = own.unwrap_or(freshness_ms);
+            if let Some(age) = destination.oldest_age_ms.filter(|age| *age > allowed) {
+                let (age, allowed) = (age / 1_000, allowed / 1_000);
                 found.push(format!("{name}: the oldest event has waited {age} s, {allowed} s are allowed"));
             }
         }

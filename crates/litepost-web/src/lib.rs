@@ -15,6 +15,7 @@ mod health;
 mod meters;
 mod metrics;
 mod pages;
+pub mod readers;
 mod shown;
 mod state;
 

@@ -4,6 +4,7 @@
 //! true whichever relay delivers; what only this process knows (durations, attempts) comes from its recorder.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +17,14 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use opentelemetry::metrics::Meter;
 
 use crate::meters::Both;
+use crate::readers;
 use crate::shown::Shown;
 use crate::state::{self, Admin, Looked};
 
 /// How often what was counted is added up, so that memory stays small between scrapes.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+/// How long a reader must stay to count: longer than a query takes, shorter than a scrape may.
+const READERS_WATCHED: Duration = Duration::from_millis(200);
 /// States of a destination, as in `litepost status`.
 const STATES: [&str; 4] = ["closed", "half_open", "open", "stalled"];
 /// Reasons that are shown although there is none: a gauge that appears with its first dead letter raises no alarm.
@@ -68,6 +72,11 @@ fn describe() {
     describe_gauge!("litepost_pending_events", Unit::Count, "Events that wait for a destination");
     describe_gauge!("litepost_oldest_pending_age_seconds", Unit::Seconds, "Age of the oldest of them");
     describe_gauge!("litepost_blocked_keys", Unit::Count, "Keys that wait behind a failed event");
+    describe_gauge!(
+        "litepost_blocked_age_seconds",
+        Unit::Seconds,
+        "How long the first of them has waited behind its failed event"
+    );
     describe_gauge!("litepost_scheduled_events", Unit::Count, "Events whose deliver_after lies ahead");
     describe_gauge!("litepost_dead_letters", Unit::Count, "Dead letters not replayed, by reason");
     describe_counter!(
@@ -81,6 +90,11 @@ fn describe() {
     describe_gauge!("litepost_log_rows", Unit::Count, "Events in the log, delivered ones that are kept included");
     describe_gauge!("litepost_log_head", Unit::Count, "Position of the newest event");
     describe_gauge!("litepost_wal_bytes", Unit::Bytes, "Size of the -wal file");
+    describe_gauge!(
+        "litepost_pinned_readers",
+        Unit::Count,
+        "Other processes that read without a pause, so that the WAL is not reset"
+    );
     describe_gauge!("litepost_database_bytes", Unit::Bytes, "Size of the database file");
     describe_gauge!("litepost_disk_free_bytes", Unit::Bytes, "Free space on the file system of the outbox");
     describe_gauge!("litepost_outbox_readable", Unit::Count, "0 when the outbox file cannot be read");
@@ -88,8 +102,11 @@ fn describe() {
 
 /// Looks into the outbox files and sets what they say.
 pub async fn measure(shown: &Shown) {
+    let pinned = pinned(shown).await;
     for (index, file) in state::look(shown).await.into_iter().enumerate() {
         set_file(&file);
+        let readers = pinned.iter().filter(|path| path.display().to_string() == file.database).count();
+        gauge!("litepost_pinned_readers", "database" => file.database.clone()).set(count(readers));
         for destination in file.status.iter().flat_map(|status| &status.destinations) {
             for reason in REASONS {
                 dead_letters(&destination.destination, reason, 0);
@@ -99,6 +116,13 @@ pub async fn measure(shown: &Shown) {
             dead_letters(&dead.destination, &dead.reason, dead.count);
         }
     }
+}
+
+/// The file of each reader that stays.
+async fn pinned(shown: &Shown) -> Vec<PathBuf> {
+    let files: Vec<PathBuf> = shown.sources().iter().map(|source| source.path.clone()).collect();
+    let look = move || readers::long(&files, READERS_WATCHED).into_iter().map(|(path, _)| path).collect();
+    tokio::task::spawn_blocking(look).await.unwrap_or_default()
 }
 
 pub(crate) async fn show(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
@@ -129,6 +153,7 @@ fn set_file(file: &Looked) {
         set("litepost_pending_events", float(found.pending));
         set("litepost_oldest_pending_age_seconds", float(found.oldest_age_ms.unwrap_or(0)) / 1_000.0);
         set("litepost_blocked_keys", float(found.blocked_keys));
+        set("litepost_blocked_age_seconds", float(found.blocked_age_ms.unwrap_or(0)) / 1_000.0);
         set("litepost_scheduled_events", float(found.scheduled));
         for state in STATES {
             let is = f64::from(u8::from(found.state == state));
@@ -155,6 +180,11 @@ fn set_file(file: &Looked) {
 
 #[allow(clippy::cast_precision_loss, reason = "counts are below 2^53")]
 fn float(number: i64) -> f64 {
+    number as f64
+}
+
+#[allow(clippy::cast_precision_loss, reason = "there are not that many processes")]
+fn count(number: usize) -> f64 {
     number as f64
 }
 

@@ -28,8 +28,12 @@ impl Shown {
     /// What is shown from now on.
     pub fn replace(&self, sources: Vec<Source>, config: &str) {
         let mut view = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let gone =
-            |known: &Source| Source { path: known.path.clone(), destinations: Vec::new(), routing: Arc::new([]) };
+        let gone = |known: &Source| Source {
+            path: known.path.clone(),
+            destinations: Vec::new(),
+            routing: Arc::new([]),
+            freshness_ms: Arc::new([]),
+        };
         let mut kept: Vec<Source> = view.sources.iter().map(gone).collect();
         for source in sources {
             match kept.iter_mut().find(|known| known.path == source.path) {
@@ -55,7 +59,12 @@ mod tests {
 
     #[test]
     fn a_file_keeps_its_number_whatever_comes_and_goes() {
-        let source = |path: &str| Source { path: path.into(), destinations: vec!["a.b".into()], routing: Arc::new([]) };
+        let source = |path: &str| Source {
+            path: path.into(),
+            destinations: vec!["a.b".into()],
+            routing: Arc::new([]),
+            freshness_ms: Arc::new([]),
+        };
         let shown = Shown::new(vec![source("one"), source("two")], "old");
         shown.replace(vec![source("three"), source("two")], "new");
         let paths = |shown: &Shown| -> Vec<(String, usize)> {

@@ -29,6 +29,8 @@ pub struct Source {
     pub destinations: Vec<Arc<str>>,
     /// What each of them takes.
     pub routing: Arc<[Routing]>,
+    /// How long an event may wait for those destinations that say so themselves, milliseconds.
+    pub freshness_ms: Arc<[(Arc<str>, i64)]>,
 }
 
 /// What the listener serves.
@@ -38,7 +40,7 @@ pub struct Admin {
     pub shown: Shown,
     /// Asked for with every request when there is one.
     pub token: Option<Token>,
-    /// `/ready` fails when a destination's oldest waiting event is older, milliseconds.
+    /// `/ready` fails when a destination's oldest event has waited longer, milliseconds; some say a time of their own.
     pub freshness_ms: i64,
     /// The program's version.
     pub version: String,
@@ -60,6 +62,8 @@ pub(crate) struct Looked {
     pub(crate) database_bytes: u64,
     /// Bytes that are free on its file system.
     pub(crate) free_bytes: Option<u64>,
+    #[serde(skip)]
+    pub(crate) freshness_ms: Arc<[(Arc<str>, i64)]>,
 }
 
 impl Admin {
@@ -132,6 +136,7 @@ fn looked(source: &Source, now: Millis) -> Looked {
         wal_bytes: bytes(std::path::Path::new(&wal)),
         database_bytes: bytes(&source.path),
         free_bytes: free.map(|free| free.f_bavail.saturating_mul(free.f_frsize)),
+        freshness_ms: Arc::clone(&source.freshness_ms),
     }
 }
 

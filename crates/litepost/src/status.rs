@@ -58,8 +58,11 @@ pub struct DestinationStatus {
     /// Events that are not settled: not yet looked at, or waiting in a blocked line. With several lanes the part not yet
     /// looked at is shared out evenly among them; it is 0 only when everything is settled.
     pub pending: i64,
-    /// Age of the oldest of them, milliseconds; `None` when there is none.
+    /// How long the oldest of them has waited, milliseconds; `None` when there is none. One whose `deliver_after` lies ahead
+    /// does not wait yet, nor does what stands behind it in its line; after that it has waited since then.
     pub oldest_age_ms: Option<i64>,
+    /// How long the first line that waits behind a failed event has done so, milliseconds; `None` when there is none.
+    pub blocked_age_ms: Option<i64>,
     /// Dead letters that were not replayed.
     pub dead: i64,
     /// Lines that wait behind a failed event.
@@ -204,14 +207,7 @@ fn destination(
     now: Millis,
 ) -> Result<DestinationStatus, StoreError> {
     let name = lanes[0].destination.clone();
-    let (waiting, blocked_keys, scheduled, first_blocked): (i64, i64, i64, Option<i64>) = connection
-        .query_row(
-            "SELECT coalesce(sum(waiting), 0), coalesce(sum(state <> 'scheduled'), 0), \
-             coalesce(sum(state = 'scheduled'), 0), min(first_seq) FROM main.litepost_blocked WHERE destination = ?1",
-            [&name],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
-        )
-        .doing(DOING)?;
+    let lines = blocked(connection, &name)?;
     let dead = connection
         .query_row(
             "SELECT count(*) FROM main.litepost_dead WHERE destination = ?1 AND replayed_at IS NULL \
@@ -222,9 +218,9 @@ fn destination(
         .doing(DOING)?;
     let unread: i64 = lanes.iter().map(|lane| (head.0 - lane.shown.acked.0 - lane.above.count()).max(0)).sum();
     let shares = lanes[0].lanes.max(1);
-    let pending = unread / shares + i64::from(unread % shares > 0) + waiting;
+    let pending = unread / shares + i64::from(unread % shares > 0) + lines.waiting;
     let ahead = lanes.iter().filter(|lane| lane.shown.acked < head).map(|lane| lane.shown.acked.0 + 1).min();
-    let oldest = [first_blocked, ahead].into_iter().flatten().min().filter(|_| pending > 0);
+    let oldest = [lines.first, ahead].into_iter().flatten().min().filter(|_| pending > 0);
     let written: Option<i64> = match oldest {
         // The row itself, or the next one should it be gone.
         Some(seq) => connection
@@ -237,15 +233,18 @@ fn destination(
             .doing(DOING)?,
         None => None,
     };
+    let age = |since: Option<i64>| since.map(|at| now.since(Millis(at)).max(0));
     let worst = lanes.iter().max_by_key(|lane| badness(&lane.shown.state)).unwrap_or(&lanes[0]);
     let total = |at: usize| lanes.iter().map(|lane| lane.counters[at]).sum();
     Ok(DestinationStatus {
         destination: name,
         pending,
-        oldest_age_ms: written.map(|at| now.since(Millis(at)).max(0)),
+        // What is due only now has not waited since it was written.
+        oldest_age_ms: age(written).max(age(lines.due.filter(|due| *due <= now.0))),
+        blocked_age_ms: age(lines.since),
         dead,
-        blocked_keys,
-        scheduled,
+        blocked_keys: lines.keys,
+        scheduled: lines.scheduled,
         state: worst.shown.state.clone(),
         error: worst.state_error.clone(),
         state_since: worst.state_since,
@@ -255,6 +254,41 @@ fn destination(
         skipped: total(3),
         lanes: lanes.iter().map(|lane| lane.shown.clone()).collect(),
     })
+}
+
+/// The lines of a destination that wait.
+struct Blocked {
+    /// Events in them.
+    waiting: i64,
+    /// Lines behind a failed event, and since when there is one; the position of the first event in them.
+    keys: i64,
+    since: Option<i64>,
+    first: Option<i64>,
+    /// Lines behind an event whose time has not come, and when the first of these comes.
+    scheduled: i64,
+    due: Option<i64>,
+}
+
+fn blocked(connection: &Connection, destination: &str) -> Result<Blocked, StoreError> {
+    connection
+        .query_row(
+            "SELECT coalesce(sum(waiting), 0), coalesce(sum(state <> 'scheduled'), 0), \
+             min(iif(state <> 'scheduled', blocked_at, NULL)), min(iif(state <> 'scheduled', first_seq, NULL)), \
+             coalesce(sum(state = 'scheduled'), 0), min(iif(state = 'scheduled', next_attempt, NULL)) \
+             FROM main.litepost_blocked WHERE destination = ?1",
+            [destination],
+            |row| {
+                Ok(Blocked {
+                    waiting: row.get(0)?,
+                    keys: row.get(1)?,
+                    since: row.get(2)?,
+                    first: row.get(3)?,
+                    scheduled: row.get(4)?,
+                    due: row.get(5)?,
+                })
+            },
+        )
+        .doing(DOING)
 }
 
 fn badness(state: &str) -> u8 {

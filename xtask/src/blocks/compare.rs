@@ -31,7 +31,22 @@ static PATTERNS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
 /// The text without what differs from run to run.
 fn normal(text: &str) -> String {
     let ends = text.trim_end().to_owned() + "\n";
-    PATTERNS.iter().fold(ends, |text, (pattern, word)| pattern.replace_all(&text, *word).into_owned())
+    numbered(&PATTERNS.iter().fold(ends, |text, (pattern, word)| pattern.replace_all(&text, *word).into_owned()))
+}
+
+/// The text with the ids of traces and spans numbered as they come: which of them are the same stays.
+fn numbered(text: &str) -> String {
+    static IDS: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"\b([0-9a-f]{32}|[0-9a-f]{16})\b").ok());
+    let Some(ids) = IDS.as_ref() else { return text.to_owned() };
+    let mut seen: Vec<String> = Vec::new();
+    let number = |found: &regex::Captures<'_>| {
+        let at = seen.iter().position(|id| *id == found[0]).unwrap_or_else(|| {
+            seen.push(found[0].to_owned());
+            seen.len() - 1
+        });
+        format!("HEX-{at}")
+    };
+    ids.replace_all(text, number).into_owned()
 }
 
 /// The text as JSON values, one after another; `None` when it is anything else.
@@ -128,6 +143,16 @@ mod tests {
         assert!(!same("delivered 3\n", "delivered 4\n"));
         assert!(!same("a\n", "a\nb\n"));
         assert!(!same("a\nb\n", "a\n"));
+    }
+
+    #[test]
+    fn ids_of_spans_may_differ_and_which_are_the_same_may_not() {
+        let (trace, other) = ("0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736");
+        let (span, parent) = ("b7ad6b7169203331", "00f067aa0ba902b7");
+        let text = |trace: &str, span: &str, parent: &str| format!("trace {trace}\nid {span}\nparent {parent}\n");
+        assert!(same(&text(trace, span, parent), &text(other, parent, span)));
+        assert!(!same(&text(trace, span, parent), &text(trace, span, span)));
+        assert!(!same(&text(trace, span, span), &text(trace, span, parent)));
     }
 
     #[test]

@@ -21,9 +21,9 @@ use crate::shell::{command, root, target};
 const POLLS_MAX: u32 = 6_000;
 const POLL: Duration = Duration::from_millis(20);
 
-/// The port of the operator's listener on every page. A free one takes its place, so that pages can be run beside a
-/// relay that has it.
-const PORT: &str = "8765";
+/// The ports that pages name: the operator's listener, and a collector's two. A free one takes the place of each, so that
+/// pages can be run beside programs that have them.
+const PORTS: [&str; 3] = ["8765", "4317", "4318"];
 /// What stands in outputs where the room's folder is.
 const FOLDER: &str = "/srv/shop";
 
@@ -38,7 +38,8 @@ pub struct Ended {
 pub struct Room {
     /// Holds `page`, where the steps run, and what they need not see.
     folder: Folder,
-    port: String,
+    /// Those of [`PORTS`] that the page has named, and what stands for them.
+    ports: BTreeMap<&'static str, String>,
     environment: BTreeMap<String, String>,
     servers: Vec<Child>,
     /// Process groups of all steps: a step may leave programs behind.
@@ -52,11 +53,9 @@ impl Room {
     pub fn new(litepost: &Path) -> Result<Self> {
         let folder = Folder::new()?;
         std::fs::create_dir(folder.path().join("page"))?;
-        let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
-        let port = listener.local_addr()?.port().to_string();
         let environment = environment(litepost, folder.path())?;
         let (servers, groups, background) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { folder, port, environment, servers, groups, background, count: 0 })
+        Ok(Self { folder, ports: BTreeMap::new(), environment, servers, groups, background, count: 0 })
     }
 
     /// Starts servers and puts their addresses into the environment.
@@ -77,12 +76,12 @@ impl Room {
     }
 
     /// Writes a file of the page.
-    pub fn write(&self, name: &str, text: &str) -> Result<()> {
+    pub fn write(&mut self, name: &str, text: &str) -> Result<()> {
         let path = self.folder.path().join("page").join(name);
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        Ok(std::fs::write(path, text.replace(PORT, &self.port))?)
+        Ok(std::fs::write(path, self.elsewhere(text)?)?)
     }
 
     /// Runs commands to their end, as `bash -euo pipefail` in the page's folder; what they export stays for the next.
@@ -141,7 +140,7 @@ impl Room {
         let state = state.display();
         let script = self.folder.path().join(format!("{}.sh", self.count));
         let text = format!("trap 'export -p >{state}' EXIT\nif [ -f {state} ]; then . {state}; fi\n{commands}\n");
-        std::fs::write(&script, text.replace(PORT, &self.port))?;
+        std::fs::write(&script, self.elsewhere(&text)?)?;
         let file = |stream: &str| File::create(self.folder.path().join(format!("{}.{stream}", self.count)));
         let mut bash = Command::new("bash");
         bash.args(["-euo", "pipefail"]).arg(&script).envs(&self.environment);
@@ -154,7 +153,27 @@ impl Room {
     /// Output as a page shows it.
     fn shown(&self, text: &str) -> String {
         let page = self.folder.path().join("page");
-        text.replace(&*page.to_string_lossy(), FOLDER).replace(&self.port, PORT)
+        let text = text.replace(&*page.to_string_lossy(), FOLDER);
+        self.ports.iter().fold(text, |text, (named, port)| text.replace(port.as_str(), named))
+    }
+
+    /// The text with free ports in the place of those that it names.
+    fn elsewhere(&mut self, text: &str) -> Result<String> {
+        let mut text = text.to_owned();
+        for named in PORTS {
+            if !text.contains(named) {
+                continue;
+            }
+            while !self.ports.contains_key(named) {
+                let port = std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port().to_string();
+                // One that looks like another of them would be replaced in its turn.
+                if PORTS.iter().all(|other| !port.contains(other)) {
+                    self.ports.insert(named, port);
+                }
+            }
+            text = text.replace(named, &self.ports[named]);
+        }
+        Ok(text)
     }
 }
 

@@ -35,7 +35,7 @@ const WORK_PHRASES: &[&str] = &[
     "as an ai",
 ];
 /// In front of `agent`, these make it a word of the trade.
-const TRADE: &[&str] = &["user-", "user_", "user ", "mail "];
+const TRADE: &[&str] = &["user-", "user_", "user ", "mail ", "rotel-"];
 
 pub fn check(source: &Source, problems: &mut Vec<Problem>) {
     let generated = ["Cargo.lock", "package-lock.json", "LICENSE-APACHE"].iter().any(|end| source.name.ends_with(end));

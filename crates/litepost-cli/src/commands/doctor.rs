@@ -3,7 +3,7 @@
 //! Invariant: reads only. What the file itself says about delivery is `litepost status`.
 
 mod engines;
-mod readers;
+mod versions;
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use clap::Args;
 use litepost::connection::{self, Access};
 use litepost::schema;
 use litepost_relay::config::Purpose;
+use litepost_web::readers;
 use serde::Serialize;
 
 use crate::args::Where;
@@ -258,8 +259,15 @@ fn inside(chart: &mut Chart, path: &Path) -> Result<(), litepost::StoreError> {
         chart.add("schema", Level::Fine, "a queue of sqloutbox, which the relay takes over", "");
         return Ok(());
     }
-    schema::require_current(&connection)?;
+    if let Err(error) = schema::require_current(&connection) {
+        chart.add("schema", Level::Error, error.to_string(), error.hint());
+        return Ok(());
+    }
     chart.add("schema", Level::Fine, format!("version {}", schema::VERSION), "");
+    match versions::skews(&connection) {
+        Ok(skews) => skews.into_iter().for_each(|skew| chart.add("versions", Level::Warning, skew.found, skew.hint)),
+        Err(error) => chart.add("database", Level::Error, error.to_string(), "`litepost verify` looks at all of it"),
+    }
     let newest: Option<i64> = connection
         .query_row("SELECT created_at FROM main.litepost_outbox ORDER BY seq DESC LIMIT 1", [], |row| row.get(0))
         .ok();

@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -30,7 +31,8 @@ pub(crate) struct Admin {
     /// A file that holds the token that every request must carry; LITEPOST_ADMIN_TOKEN unless given, then admin.token
     #[arg(long = "admin-token-file", value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// How long an event may wait before /ready says no: 30s, 5m, 2h; admin.freshness unless given, then 5m
+    /// How long an event may wait before /ready says no, where its destination does not say: 30s, 5m, 2h; admin.freshness
+    /// unless given, then 5m
     #[arg(long, value_name = "TIME", value_parser = milliseconds)]
     freshness: Option<i64>,
 }
@@ -80,7 +82,7 @@ pub(crate) async fn start(
     let collected = meter.is_some();
     let recorder = Recorder::install(meter)
         .map_err(|error| Failure::unexpected(format!("metrics cannot be recorded: {error}"), "report it"))?;
-    let shown = Shown::new(sources(relay), &config.masked());
+    let shown = Shown::new(sources(relay, config), &config.masked());
     let mut tasks = vec![tokio::spawn(recorder.clone().upkeep())];
     if collected {
         tasks.push(tokio::spawn(measure(shown.clone())));
@@ -123,11 +125,17 @@ async fn listen(
 }
 
 /// The outbox files of a configuration, as they are shown.
-pub(crate) fn sources(relay: &RelayConfig) -> Vec<Source> {
-    let source = |source: &SourceConfig| Source {
-        path: source.path.clone(),
-        destinations: source.destinations.iter().map(|destination| destination.name.clone()).collect(),
-        routing: source.destinations.iter().map(routing).collect(),
+pub(crate) fn sources(relay: &RelayConfig, config: &Config) -> Vec<Source> {
+    let files = config.files();
+    let source = |source: &SourceConfig| {
+        let routes = files.iter().filter(|file| file.path == source.path).flat_map(|file| &file.routes);
+        let own = routes.filter_map(|(to, policy)| Some((Arc::from(&*to.name), policy.freshness_ms?)));
+        Source {
+            path: source.path.clone(),
+            destinations: source.destinations.iter().map(|destination| destination.name.clone()).collect(),
+            routing: source.destinations.iter().map(routing).collect(),
+            freshness_ms: own.collect(),
+        }
     };
     relay.sources.iter().map(source).collect()
 }

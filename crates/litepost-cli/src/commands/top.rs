@@ -2,15 +2,16 @@
 //!
 //! Invariant: looks into the outbox files as `litepost status` does, read-only; only a deed that was confirmed changes
 //! something, through the same functions as `litepost pause` and `litepost resume`. The terminal is as it was when the
-//! command ends, whatever ends it short of SIGKILL.
+//! command ends, whatever ends it short of SIGKILL; a part of it that fails ends the whole, since a screen that no longer
+//! follows would be believed.
 
 mod screen;
 mod view;
 
 use std::io::{self, IsTerminal as _};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::Args;
@@ -82,12 +83,12 @@ pub(crate) fn run(command: &Top) -> Result<(), Failure> {
     let (deeds, todo) = channel();
     let (again, nudges) = channel();
     let stop = told_to_stop();
+    let mut terminal = Raw::take()?;
     let (every, from_looks) = (command.every, inputs.clone());
     std::thread::spawn(move || watch(&place, every, began, &nudges, &from_looks));
     let hand = Hand { place: command.place.clone(), taking: command.taking, hands: command.hands.clone() };
     std::thread::spawn(move || hand.work(&todo, &inputs, &again));
 
-    let mut terminal = Raw::take()?;
     terminal.show(&mut screen, &inbox, &deeds, &stop)
 }
 
@@ -110,6 +111,7 @@ fn watch(place: &Place, every: Duration, began: std::time::Instant, nudges: &Rec
         if nudges.recv_timeout(every) == Err(RecvTimeoutError::Disconnected) {
             return;
         }
+        weak_spot("looking");
         let rows = standing::look(place).map_err(|failure| said(&failure));
         if inputs.send(Input::Looked { rows, at: began.elapsed() }).is_err() {
             return;
@@ -135,6 +137,7 @@ impl Hand {
     }
 
     fn act(&self, deed: &Deed) -> Result<String, Failure> {
+        weak_spot("doing");
         let (whole, hands) = (Scope::Destination, &self.hands);
         Ok(match deed {
             Deed::Pause(name) => {
@@ -190,13 +193,35 @@ fn told_to_stop() -> Arc<AtomicBool> {
     stop
 }
 
+/// What a panic in another thread than the screen's has told.
+static FAILED: OnceLock<String> = OnceLock::new();
+
+/// Where a test can have a part of this command fail, to see what becomes of the terminal.
+#[cfg(feature = "failpoints")]
+fn weak_spot(name: &str) {
+    assert!(std::env::var("LITEPOST_TOP_FAILS").as_deref() != Ok(name), "{name} fails, as the test wants it");
+}
+
+#[cfg(not(feature = "failpoints"))]
+fn weak_spot(_: &str) {}
+
 /// The terminal while it is ours.
 struct Raw(ratatui::DefaultTerminal);
 
 impl Raw {
-    /// Takes it. A panic gives it back as well: ratatui hooks itself into that.
+    /// Takes it. A panic in this thread gives it back as well: ratatui hooks itself into that. One in another thread is kept
+    /// for this one, which would else draw on over what the other has told.
     fn take() -> Result<Self, Failure> {
-        ratatui::try_init().map(Self).map_err(|error| fault(&error))
+        let terminal = ratatui::try_init().map(Self).map_err(|error| fault(&error))?;
+        let (gives_back, here) = (std::panic::take_hook(), std::thread::current().id());
+        std::panic::set_hook(Box::new(move |panic| {
+            if std::thread::current().id() == here {
+                gives_back(panic);
+            } else {
+                let _ = FAILED.set(panic.to_string());
+            }
+        }));
+        Ok(terminal)
     }
 
     fn show(
@@ -208,8 +233,12 @@ impl Raw {
     ) -> Result<(), Failure> {
         let mut stale = true;
         while !stop.load(Ordering::Relaxed) {
+            if let Some(what) = FAILED.get() {
+                return Err(Failure::unexpected(what.replace('\n', " "), Failure::OURS));
+            }
             if stale {
                 self.0.draw(|frame| view::draw(frame, screen)).map_err(|error| fault(&error))?;
+                weak_spot("drawing");
             }
             stale = false;
             let mut inputs: Vec<Input> = Vec::new();
@@ -237,6 +266,10 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
+        // The hook has done it: once more would put the cursor over what it has told.
+        if std::thread::panicking() {
+            return;
+        }
         // Nobody is left to be told when the terminal is gone.
         let _ = ratatui::try_restore();
     }

@@ -84,6 +84,36 @@ fn the_listener_tells_what_the_relay_does_and_no_secret() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_reader_that_pins_the_wal_is_counted() {
+    let place = Place::new();
+    place.write("litepost.toml", "[app.shop]\ndatabase = \"shop.db\"\n[app.shop.sink.out]\ntype = \"blackhole\"\n");
+    place.good(&["migrate", "--create", "--database", "shop.db"]);
+    let reader = rusqlite::Connection::open(place.path("shop.db")).unwrap();
+    reader.execute_batch("PRAGMA journal_mode = WAL").unwrap();
+    let (_relay, address) = relay(&place);
+    let counted = |wanted: &str| {
+        let found = || {
+            get(&address, "/metrics")
+                .lines()
+                .any(|line| line.starts_with("litepost_pinned_readers{database=") && line.ends_with(wanted))
+        };
+        assert!(
+            (0..400).any(|_| found() || {
+                std::thread::sleep(Duration::from_millis(50));
+                false
+            }),
+            "{wanted}"
+        );
+    };
+    counted("shop.db\"} 0");
+    reader.execute_batch("BEGIN; SELECT count(*) FROM litepost_outbox").unwrap();
+    counted("shop.db\"} 1");
+    reader.execute_batch("COMMIT").unwrap();
+    counted("shop.db\"} 0");
+}
+
 fn post(address: &str, path: &str, body: &str) -> String {
     let mut socket = TcpStream::connect(address).unwrap();
     let length = body.len();

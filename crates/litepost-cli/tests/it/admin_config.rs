@@ -55,6 +55,19 @@ fn a_flag_goes_before_the_file() {
 }
 
 #[test]
+fn a_destination_may_say_how_long_its_events_may_wait() {
+    let admin = "listen = '127.0.0.1:0'\nfreshness = '1h'";
+    let place = shop(admin);
+    let daemon = Daemon::start(&place, &[], &[], None);
+    place.good(&["enqueue", "--database", "shop.db", "--topic", "t", "--payload", "x"]);
+    until("it has tried", || daemon.get("/api/status").contains("\"state\":\"open\""));
+    assert!(daemon.get("/ready").starts_with("HTTP/1.1 200"));
+    write(&place, admin, "freshness = '1ms'");
+    place.good(&["reload"]);
+    until("the event is too old for its destination", || daemon.get("/ready").starts_with("HTTP/1.1 503"));
+}
+
+#[test]
 fn what_others_can_reach_needs_a_token_and_check_says_so() {
     let place = shop("listen = '0.0.0.0:0'");
     for arguments in [&["check"][..], &["run"]] {

@@ -1,8 +1,9 @@
-//! Traces and metrics, from the real program to a receiver on OpenTelemetry's own types.
+//! Traces and metrics, from the real program to a receiver on OpenTelemetry's own types, and through a real collector.
 
 use std::process::Stdio;
 
 use litepost_testkit::collector::{Collector, Data, Metric, Number, Span, text};
+use litepost_testkit::servers::Rotel;
 use serde_json::Value;
 
 use crate::daemon::until;
@@ -45,6 +46,43 @@ fn span<'a>(spans: &'a [(String, Span)], name: &str) -> &'a Span {
     &found[0].1
 }
 
+/// A consumer, which knows nothing but what was delivered: the event's id, and what its command was told of the trace.
+fn consumed(place: &Place, send: &[(&str, &str)]) -> (String, String) {
+    let event = delivered(place).remove(0);
+    let (id, carried) = (event["id"].as_str().unwrap(), event["headers"]["traceparent"].as_str().unwrap());
+    let ddl = place.good(&["inbox", "schema", "--dialect", "sqlite"]);
+    rusqlite::Connection::open(place.path("consumer.db")).unwrap().execute_batch(&ddl).unwrap();
+    let claim =
+        ["inbox", "claim", "--url", "sqlite:consumer.db", "--scope", "mail.v1", "--id", id, "--traceparent", carried];
+    let inner = with(place, send, &[&claim[..], &["--", "sh", "-c", "echo $TRACEPARENT"]].concat());
+    (id.to_owned(), inner)
+}
+
+#[test]
+fn a_real_collector_takes_the_trace_and_the_figures_and_hands_them_on() {
+    let (behind, place) = (Collector::start(), shop());
+    let collector = Rotel::start(&behind.url());
+    let url = collector.url();
+    let send = [("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str())];
+    with(&place, &send, &enqueue(&["--key", "key-4242", "--header", "secret=header-4242"]));
+    with(&place, &send, &["run", "--until-idle"]);
+    let (_, inner) = consumed(&place, &send);
+    until("the collector has handed it on", || {
+        let received = behind.received();
+        received.spans.len() == 3 && figure(&received.metrics, "messaging.client.sent.messages") == Some(1.0)
+    });
+    let received = behind.received();
+    let [enqueued, delivery, claimed] =
+        ["enqueue orders", "deliver shop.audit", "claim mail.v1"].map(|name| span(&received.spans, name));
+    for later in [delivery, claimed] {
+        assert_eq!((&later.trace_id, &later.parent_span_id), (&enqueued.trace_id, &enqueued.span_id));
+    }
+    // What it has told in words is the trace that the consumer goes on with.
+    let (told, trace) = (collector.told(), &inner[3..35]);
+    assert_eq!(told.matches(&format!("Trace ID       : {trace}")).count(), 3, "{told}");
+    assert!(SECRETS.iter().all(|secret| !told.contains(secret)), "{told}");
+}
+
 #[test]
 fn one_trace_from_enqueue_over_delivery_to_the_claim() {
     let (collector, place) = (Collector::start(), shop());
@@ -52,14 +90,7 @@ fn one_trace_from_enqueue_over_delivery_to_the_claim() {
     let send = [("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str())];
     with(&place, &send, &enqueue(&["--key", "key-4242", "--header", "secret=header-4242"]));
     with(&place, &send, &["run", "--until-idle"]);
-    let event = delivered(&place).remove(0);
-    let (id, carried) = (event["id"].as_str().unwrap(), event["headers"]["traceparent"].as_str().unwrap());
-    // A consumer, which knows nothing but what was delivered.
-    let ddl = place.good(&["inbox", "schema", "--dialect", "sqlite"]);
-    rusqlite::Connection::open(place.path("consumer.db")).unwrap().execute_batch(&ddl).unwrap();
-    let claim =
-        ["inbox", "claim", "--url", "sqlite:consumer.db", "--scope", "mail.v1", "--id", id, "--traceparent", carried];
-    let inner = with(&place, &send, &[&claim[..], &["--", "sh", "-c", "echo $TRACEPARENT"]].concat());
+    let (id, inner) = consumed(&place, &send);
 
     let received = collector.received();
     assert_eq!((received.spans.len(), received.refused), (3, 0));
@@ -76,7 +107,7 @@ fn one_trace_from_enqueue_over_delivery_to_the_claim() {
     for (name, value) in [
         ("messaging.system", "litepost"),
         ("messaging.destination.name", "orders"),
-        ("messaging.message.id", id),
+        ("messaging.message.id", id.as_str()),
         ("litepost.destination", "shop.audit"),
         ("litepost.seq", "1"),
         ("litepost.outcome", "delivered"),

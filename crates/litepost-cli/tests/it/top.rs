@@ -26,10 +26,16 @@ fn shop() -> Place {
 
 /// Runs `litepost top` on a terminal; what was drawn, the exit code, and whether the terminal was left as it was.
 fn drive(place: &Place, steps: &Value, arguments: &[&str]) -> (String, i64, bool) {
+    drive_with(place, steps, arguments, None)
+}
+
+/// As [`drive`], with a part of the command that fails.
+fn drive_with(place: &Place, steps: &Value, arguments: &[&str], fails: Option<&str>) -> (String, i64, bool) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/top/drive.py");
     let mut python = Command::new("python3");
     python.args([script, &steps.to_string(), env!("CARGO_BIN_EXE_litepost"), "top", "--every", "0.1"]).args(arguments);
     python.current_dir(place.folder()).env("TERM", "xterm").env_remove("NO_COLOR").stdin(Stdio::null());
+    python.envs(fails.map(|name| ("LITEPOST_TOP_FAILS", name)));
     let answer = Answer::of(python.output().unwrap());
     assert_eq!(answer.code, 0, "{answer:#?}");
     let told: Value = serde_json::from_str(&answer.stdout).unwrap();
@@ -71,6 +77,22 @@ fn a_signal_gives_the_terminal_back() {
         assert_eq!((code, restored), (0, true), "signal {signal}: {drawn:?}");
         assert!(drawn.contains(LEAVE), "{drawn:?}");
         assert!(!drawn.contains(GREEN), "--no-color");
+    }
+}
+
+#[cfg(feature = "failpoints")]
+#[test]
+fn a_panic_gives_the_terminal_back_and_then_tells_whichever_thread_it_was_in() {
+    let place = shop();
+    let pause = json!([{ "see": "shop.audit" }, { "type": "p" }, { "see": "pause shop.audit?" }, { "type": "y" }]);
+    for (part, steps) in [("drawing", json!([])), ("looking", json!([{ "see": "shop.audit" }])), ("doing", pause)] {
+        let (drawn, code, restored) = drive_with(&place, &steps, &[], Some(part));
+        assert_eq!((code, restored), (2, true), "{part}: {drawn:?}");
+        let (screen, told) = drawn.rsplit_once(LEAVE).unwrap_or_else(|| panic!("{part}: never left: {drawn:?}"));
+        assert!(screen.contains(ENTER) && !screen.contains(LEAVE), "{part}: left once: {drawn:?}");
+        assert!(told.contains(&format!("{part} fails, as the test wants it")), "{part}: {told:?}");
+        assert!(told.contains("hint: this is a fault of litepost itself"), "{part}: {told:?}");
+        assert!(!told.contains("shop.audit"), "{part} was drawn on over the message: {told:?}");
     }
 }
 

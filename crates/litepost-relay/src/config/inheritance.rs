@@ -9,7 +9,7 @@ use super::keys::{Delivery, RetryKeys, Scope};
 use super::{Config, Purpose, Variables, connection, reader, spec};
 
 /// Each key with two values that mean different things.
-const DELIVERY: [(&str, &str, &str); 28] = [
+const DELIVERY: [(&str, &str, &str); 29] = [
     ("ordering", "'strict'", "'none'"),
     ("lanes", "2", "3"),
     ("priority", "['one']", "['two', 'x.*']"),
@@ -25,6 +25,7 @@ const DELIVERY: [(&str, &str, &str); 28] = [
     ("start", "'now'", "'earliest'"),
     ("lease", "'7s'", "'9s'"),
     ("timeout", "'7s'", "'9s'"),
+    ("freshness", "'7s'", "'9s'"),
     ("flush_interval", "7", "9"),
     ("table_flush_threshold", "7", "9"),
     ("table_max_wait", "7", "9"),

@@ -162,7 +162,8 @@ keys! {
         #[default = "none: whoever may use this machine"]
         #[scope = Own]
         token: Token,
-        /// How long an event may wait before `/ready` says no. `--freshness` goes before it.
+        /// How long an event may wait before `/ready` says no, where its destination has no `freshness` of its own. `--freshness`
+        /// goes before it.
         #[default = "\"5m\""]
         #[scope = Own]
         freshness: Time<1>,
@@ -274,6 +275,10 @@ keys! {
         #[default = "\"30s\""]
         #[scope = Delivery]
         timeout: Time<1>,
+        /// How long an event may wait for the destination before `/ready` says no.
+        #[default = "`admin.freshness`, or `--freshness`: \"5m\""]
+        #[scope = Delivery]
+        freshness: Time<1>,
         /// sqloutbox's pace: seconds between two looks at the outbox. Without it a commit is delivered at once.
         #[default = "none: deliver at once"]
         #[scope = Delivery]

@@ -42,6 +42,8 @@ pub struct Policy {
     pub lease_ms: i64,
     /// How long one delivery may take, milliseconds.
     pub timeout_ms: i64,
+    /// How long an event may wait before `/ready` says no, milliseconds; `None` for what holds for all destinations.
+    pub freshness_ms: Option<i64>,
     /// Waiting for company before a delivery, when asked for.
     pub pace: Option<Pace>,
     /// Most events per second; `None` for no limit.
@@ -102,6 +104,7 @@ impl Policy {
             start: or(keys.start.as_ref(), Start::Earliest, |v| v),
             lease_ms: or(keys.lease.as_ref(), 15_000, |Time(ms)| ms),
             timeout_ms: or(keys.timeout.as_ref(), 30_000, |Time(ms)| ms),
+            freshness_ms: or(keys.freshness.as_ref(), None, |Time(ms)| Some(ms)),
             pace: pace(keys),
             rate_limit: or(keys.rate_limit.as_ref(), None, |Count(n)| u32::try_from(n).ok()),
         }

@@ -66,6 +66,7 @@ fn the_fixed_example_with_every_default() {
         start: Start::Earliest,
         lease_ms: 15_000,
         timeout_ms: 30_000,
+        freshness_ms: None,
         pace: None,
         rate_limit: None,
     };

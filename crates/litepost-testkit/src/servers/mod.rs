@@ -55,6 +55,7 @@ mod nats;
 mod postgres;
 mod rabbitmq;
 mod redis;
+mod rotel;
 mod turso;
 mod webhooks;
 
@@ -66,6 +67,7 @@ pub use nats::Nats;
 pub use postgres::Postgres;
 pub use rabbitmq::RabbitMq;
 pub use redis::Redis;
+pub use rotel::Rotel;
 pub use turso::Turso;
 pub use webhooks::Webhooks;
 
@@ -217,6 +219,30 @@ fn parent_and_state(pid: &str) -> Option<(String, char)> {
 pub(crate) fn consumers(program: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     own.ancestors().map(|folder| folder.join("venv-consumers/bin").join(program)).find(|path| path.exists())
+}
+
+/// The Python of that environment.
+///
+/// # Panics
+/// When it is not there.
+pub fn python() -> PathBuf {
+    consumers("python").expect("the consumers' Python environment is not there: run `cargo xtask setup`")
+}
+
+/// A file that a package of that environment has brought.
+///
+/// # Panics
+/// When it is not there.
+pub(crate) fn package(file: &str) -> PathBuf {
+    let python = python();
+    let lib = python.ancestors().nth(2).expect("an environment's folder").join("lib");
+    std::fs::read_dir(&lib)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|version| version.path().join("site-packages").join(file))
+        .find(|program| program.is_file())
+        .unwrap_or_else(|| panic!("no {file} below {}: run `cargo xtask setup`", lib.display()))
 }
 
 /// A loopback port that was free a moment ago.

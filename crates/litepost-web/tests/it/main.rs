@@ -7,7 +7,7 @@ mod contrib;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use litepost::{NewEvent, Outbox};
 use litepost_web::{Admin, Listener, Recorder, Shown, Source, Token};
@@ -49,7 +49,12 @@ fn outbox(folder: &Path) -> PathBuf {
 fn admin(path: PathBuf, token: Option<Token>, freshness_ms: i64) -> Admin {
     Admin {
         shown: Shown::new(
-            vec![Source { path, destinations: vec!["shop.hook".into()], routing: std::sync::Arc::new([]) }],
+            vec![Source {
+                path,
+                destinations: vec!["shop.hook".into()],
+                routing: Arc::new([]),
+                freshness_ms: Arc::new([]),
+            }],
             "type = \"http\"",
         ),
         token,
@@ -93,10 +98,35 @@ async fn every_route_of_the_document_answers() {
     let found: serde_json::Value =
         serde_json::from_str(&get(&format!("{base}/api/events?key=k2&topic=ord*")).await.1).unwrap();
     assert_eq!((found["events"].as_array().unwrap().len(), &found["events"][0]["seq"]), (1, &2.into()));
-    assert_eq!(get(&format!("{base}/api/events?colour=red")).await.0, StatusCode::BAD_REQUEST);
-    assert_eq!(get(&format!("{base}/api/events?since=yesterday")).await.0, StatusCode::BAD_REQUEST);
+    for wrong in
+        ["events?colour=red", "events?since=yesterday", "events?file=-1", "events/0/x", "progress", "audit?limit=-1"]
+    {
+        let (status, text) = get(&format!("{base}/api/{wrong}")).await;
+        let told: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{wrong}: {text}"));
+        assert!(status == StatusCode::BAD_REQUEST && told["error"].is_string() && told["hint"].is_string(), "{told}");
+    }
     assert_eq!(get(&format!("{base}/api/events/0/99")).await.0, StatusCode::NOT_FOUND);
     assert_eq!(get(&format!("{base}/api/events/7/1")).await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn the_document_is_openapi_by_its_own_validator() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = served(admin(outbox(folder.path()), None, 60_000)).await;
+    let (path, document) = (folder.path().join("openapi.json"), get(&format!("{base}/api/openapi.json")).await.1);
+    let judged = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        let mut python = std::process::Command::new(litepost_testkit::servers::python());
+        python.args(["-m", "openapi_spec_validator"]).arg(&path).output().unwrap()
+    };
+    let good = judged(&document);
+    assert!(good.status.success(), "{good:?}");
+    // It sees mistakes; otherwise it would prove nothing.
+    assert!(!judged(&document.replace("\"responses\"", "\"answers\"")).status.success());
+    let names: Vec<&str> =
+        document.split("\"operationId\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    let distinct: std::collections::BTreeSet<&&str> = names.iter().collect();
+    assert!(names.len() > 15 && distinct.len() == names.len(), "{names:?}");
 }
 
 #[tokio::test]
@@ -132,10 +162,22 @@ async fn ready_means_that_delivery_moves() {
     let path = outbox(folder.path());
     let fresh = served(admin(path.clone(), None, 3_600_000)).await;
     assert_eq!(get(&format!("{fresh}/ready")).await.0, StatusCode::OK);
-    let stale = served(admin(path, None, -1)).await;
+    let stale = served(admin(path.clone(), None, -1)).await;
     let (status, text) = get(&format!("{stale}/ready")).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(text.contains("shop.hook: the oldest event has waited"), "{text}");
+    // Its own time goes before that of all, whichever is longer.
+    for (all, own, status) in [(-1, 3_600_000, StatusCode::OK), (3_600_000, -1, StatusCode::SERVICE_UNAVAILABLE)] {
+        let admin = admin(path.clone(), None, all);
+        let source = |path: &Path| Source {
+            path: path.into(),
+            destinations: vec!["shop.hook".into()],
+            routing: Arc::new([]),
+            freshness_ms: Arc::new([("shop.hook".into(), own), ("shop.other".into(), all)]),
+        };
+        admin.shown.replace(vec![source(&path)], "");
+        assert_eq!(get(&format!("{}/ready", served(admin).await)).await.0, status, "{all} for all, {own} for it");
+    }
     std::fs::write(folder.path().join("broken.db"), "no database at all, only text that is long enough".repeat(50))
         .unwrap();
     let broken = served(admin(folder.path().join("broken.db"), None, 60_000)).await;

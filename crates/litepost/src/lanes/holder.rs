@@ -20,6 +20,9 @@ pub struct HolderInfo {
     pub pid_ns: Option<String>,
     /// When the process started, in the kernel's ticks since boot: tells a process from a later one with its id.
     pub start: Option<u64>,
+    /// Which litepost it runs; `None` when it does not say.
+    #[serde(default)]
+    pub version: Option<String>,
 }
 
 impl HolderInfo {
@@ -36,6 +39,7 @@ impl HolderInfo {
                 Process::Runs { start } => Some(start),
                 Process::Gone | Process::Unknown => None,
             },
+            version: Some(env!("CARGO_PKG_VERSION").into()),
         }
     }
 

@@ -172,6 +172,40 @@ fn what_was_settled_is_loaded_again() {
 }
 
 #[test]
+fn what_is_scheduled_does_not_wait_before_its_time_and_a_blocked_line_does() {
+    let file = file();
+    fill(&file.path, 3);
+    let mut store = store(&file);
+    let lease = granted(store.acquire(D, 0, &claim("a"), None).unwrap());
+    let line = |name: &str| Line { kind: LineKind::Key, name: name.into() };
+    let waits = |first, state, next| BlockedLine {
+        first: Seq(first),
+        waiting: 1,
+        state,
+        attempts: 0,
+        error_code: None,
+        error: None,
+        blocked_at: Millis(5),
+        next_attempt: Millis(next),
+    };
+    let settle = |store: &mut LaneStore, name: &str, waits| {
+        let settlement = Settlement { acked: Seq(3), blocked: vec![(line(name), waits)], ..Settlement::default() };
+        assert_eq!(store.settle(&[(&lease, &settlement)], Millis(9)).unwrap(), [Settled::Committed]);
+    };
+    let at = |now| {
+        let status = litepost::status::read(&file.path, Millis(now)).unwrap();
+        let found = &status.destinations[0];
+        (found.pending, found.scheduled, found.blocked_keys, found.oldest_age_ms, found.blocked_age_ms)
+    };
+    settle(&mut store, "k1", waits(2, BlockedState::Scheduled, 1_000));
+    assert_eq!(at(999), (1, 1, 0, None, None), "written long ago, and nobody waits for it yet");
+    assert_eq!(at(1_600), (1, 1, 0, Some(600), None));
+    settle(&mut store, "k2", waits(3, BlockedState::Backoff, 2_000));
+    // It was written after these times by the machine's clock.
+    assert_eq!(at(405), (2, 1, 1, Some(0), Some(400)));
+}
+
+#[test]
 fn registering_is_idempotent_and_another_number_of_lanes_is_refused() {
     let file = file();
     fill(&file.path, 4);

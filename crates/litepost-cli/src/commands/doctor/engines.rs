@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::readers::Reader;
+use litepost_web::readers::Reader;
 
 /// Texts that stand in every engine, and hardly elsewhere together: the head of a database file, and the schema's table.
 const MARKS: [&[u8]; 2] =

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use litepost::operate::{Operator, Who};
 use litepost_relay::config::{Admin, Config, ConfigError, Purpose, Severity, one_line};
 use litepost_relay::relay::{RelayConfig, Reloader};
-use litepost_web::Shown;
+use litepost_web::{Shown, Source};
 use serde_json::{Value as Json, json};
 
 use super::ready;
@@ -56,12 +56,12 @@ pub(super) async fn reload_when_asked(mut asked_for: Asked, reloader: Reloader, 
         let loaded = loaded.unwrap_or_else(|error| Err(error.to_string()));
         let mut concerned = files.get();
         let mut detail = match loaded {
-            Ok((config, admin, text)) => {
+            Ok((config, admin, sources, text)) => {
                 asked_for.listener_stays(admin);
                 files.set(&config);
                 concerned.extend(files.get());
                 if let Some(shown) = &asked_for.shown {
-                    shown.replace(run_admin::sources(&config), &text);
+                    shown.replace(sources, &text);
                 }
                 let Some(reloaded) = reloader.reload(config).await else { return };
                 tracing::info!(
@@ -93,8 +93,8 @@ impl Asked {
     }
 }
 
-/// The configuration and its text without secrets, or everything that is wrong with it.
-fn load(path: &Path, any_file_system: bool) -> Result<(RelayConfig, Admin, String), String> {
+/// The configuration, what is shown of it, and its text without secrets, or everything that is wrong with it.
+fn load(path: &Path, any_file_system: bool) -> Result<(RelayConfig, Admin, Vec<Source>, String), String> {
     let config = Config::load(path, Purpose::Deliver).map_err(|error| match &error {
         ConfigError::Invalid { source_file, problems } => {
             let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
@@ -116,8 +116,8 @@ fn load(path: &Path, any_file_system: bool) -> Result<(RelayConfig, Admin, Strin
             _ => format!("{} cannot be used", source.path.display()),
         })?;
     }
-    let text = config.masked();
-    Ok((relay, config.admin, text))
+    let (sources, text) = (run_admin::sources(&relay, &config), config.masked());
+    Ok((relay, config.admin, sources, text))
 }
 
 fn record(file: &Path, detail: &Json) {

@@ -3,7 +3,10 @@
 //! SQLite's readers hold a lock on one of the bytes 123 to 127 of the -shm file (<https://sqlite.org/walformat.html>, 2.3.1).
 //! Linux tells a process's locks on a file it has open in `/proc/PID/fdinfo/FD`, whole at every look, to whoever may look
 //! into the process; of the others it tells in `/proc/locks`, where a busy machine's list can lack a line at some look and
-//! where inodes are those below an overlay. Invariant: only a process seen at every look counts.
+//! where inodes are those below an overlay.
+//!
+//! Asked by `litepost doctor` and by `/metrics`. Invariants: only a process seen at every look counts, and never this one;
+//! the -shm is not opened, since closing it would drop the locks that SQLite holds on it for this process.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -18,14 +21,16 @@ const READ_LOCKS: std::ops::RangeInclusive<u64> = 123..=127;
 
 /// A process that reads.
 #[derive(Clone, Debug)]
-pub(super) struct Reader {
-    pub(super) pid: u32,
+pub struct Reader {
+    /// Its number.
+    pub pid: u32,
     /// Its command, when it may be known.
-    pub(super) name: String,
+    pub name: String,
 }
 
 /// The readers that were there at every look within `watch`.
-pub(super) fn long(files: &[PathBuf], watch: Duration) -> Vec<(PathBuf, Reader)> {
+#[must_use]
+pub fn long(files: &[PathBuf], watch: Duration) -> Vec<(PathBuf, Reader)> {
     let shms: Vec<(usize, Metadata)> = files
         .iter()
         .enumerate()
