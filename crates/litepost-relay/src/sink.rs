@@ -23,6 +23,9 @@ pub struct Batch {
     pub order: DeliveryOrder,
     /// The events; ascending by `seq` within each line, never empty.
     pub events: Vec<EventRef>,
+    /// What comes next in all likelihood, for a destination that executes statements and has time while it waits for an
+    /// answer; empty for others. A hint: it may come otherwise, or never.
+    pub upcoming: Vec<EventRef>,
 }
 
 /// A destination's connection.

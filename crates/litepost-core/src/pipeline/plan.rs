@@ -134,13 +134,17 @@ impl Pipeline {
                 continue;
             };
             let events = self.slots[slot].take(order, &self.config, &self.decisions, probe, &self.applied, now);
+            let upcoming = match order {
+                DeliveryOrder::InOrder if self.config.statements_only => self.slots[slot].upcoming(&self.config),
+                _ => Vec::new(),
+            };
             self.next_id += 1;
             let id = DeliveryId(self.next_id);
             if probe {
                 self.breaker.probing(id);
             }
             self.slots[slot].in_flight = Some(InFlight { id, order, events: events.clone() });
-            return Some(Delivery { id, slot, order, events });
+            return Some(Delivery { id, slot, order, events, upcoming });
         }
         None
     }

@@ -76,4 +76,14 @@ impl Slot {
         }
         events
     }
+
+    /// What the next batch will hold if nothing happens until then: no larger than a batch.
+    pub(super) fn upcoming(&self, config: &PipelineConfig) -> Vec<EventRef> {
+        let mut bytes = 0;
+        let fits = |event: &&EventRef| {
+            bytes += event.weight();
+            bytes <= config.batch_bytes
+        };
+        self.queue.iter().take(config.batch_events.max(1)).take_while(fits).cloned().collect()
+    }
 }

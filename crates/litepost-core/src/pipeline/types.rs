@@ -241,6 +241,9 @@ pub struct Delivery {
     pub order: DeliveryOrder,
     /// The events, ascending by `seq` within each line.
     pub events: Vec<EventRef>,
+    /// What leaves next in all likelihood, so that a destination can make it ready meanwhile. Only for destinations that
+    /// execute statements, whose payloads have to be read before anything can be sent; a hint, and nothing else.
+    pub upcoming: Vec<EventRef>,
 }
 
 /// Where a delivery's events come from.

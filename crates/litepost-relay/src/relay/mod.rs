@@ -9,6 +9,7 @@
 //! Called by the command line and by programs that embed a relay. Invariant: destinations and files are independent.
 //! One that fails is tried again by itself, and stops no other.
 
+mod ahead;
 mod bell;
 mod bridge;
 mod commits;

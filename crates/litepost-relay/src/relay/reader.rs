@@ -17,6 +17,7 @@ use litepost::log::LogReader;
 use litepost_core::{Chunk, EventRef, Seq};
 use tokio::sync::{oneshot, watch};
 
+use super::ahead::ReadAhead;
 use super::bell::{Bell, Heard, Ring};
 use super::meter;
 use super::wake::{SAFETY_POLL, Wakes};
@@ -146,6 +147,8 @@ impl Reader {
             cache: VecDeque::new(),
             cache_bytes: 0,
             chunk_events: CHUNK_EVENTS_MIN,
+            full: Seq::ZERO,
+            ahead: ReadAhead::default(),
             version: None,
             wishes,
             wishes_version: None,
@@ -188,6 +191,9 @@ struct Worker {
     cache: VecDeque<(Arc<Chunk>, usize)>,
     cache_bytes: usize,
     chunk_events: usize,
+    /// Where the last chunk ended that was as large as it might be: behind it there is likely more.
+    full: Seq,
+    ahead: ReadAhead,
     /// `PRAGMA data_version` when the log was last found to end: until it changes there is nothing new.
     version: Option<i64>,
     wishes: watch::Sender<Vec<Wish>>,
@@ -205,7 +211,10 @@ impl Worker {
                 Ok(message) => message,
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => {
-                    self.wait();
+                    match self.ahead.take() {
+                        Some(after) => self.read_ahead(after),
+                        None => self.wait(),
+                    }
                     continue;
                 }
             };
@@ -243,19 +252,39 @@ impl Worker {
 
     fn read(&mut self, after: Seq, fresh: bool, reply: oneshot::Sender<Result<Arc<Chunk>, ReadError>>) {
         if !fresh && let Some(chunk) = self.cached(after) {
-            let _ = reply.send(Ok(chunk));
+            self.ahead.asked(after);
+            self.hand_out(chunk, reply);
             return;
         }
         // Remembered before the log is read: a commit in between is noticed by the next look.
         self.version = self.log.data_version().ok();
         match self.read_log(after) {
-            Ok(Some(chunk)) => {
-                let _ = reply.send(Ok(chunk));
-            }
+            Ok(Some(chunk)) => self.hand_out(chunk, reply),
             Ok(None) => self.parked.push(Parked { after, reply }),
             Err(error) => {
                 let _ = reply.send(Err(error));
             }
+        }
+    }
+
+    fn hand_out(&mut self, chunk: Arc<Chunk>, reply: oneshot::Sender<Result<Arc<Chunk>, ReadError>>) {
+        let last = chunk.events().last().map_or(Seq::ZERO, |event| event.seq);
+        let _ = reply.send(Ok(chunk));
+        if last == self.full {
+            self.ahead.handed_out(last);
+        }
+    }
+
+    /// Nobody asks, and what was handed out last is being worked on: reads, and makes durable, what will be asked for.
+    fn read_ahead(&mut self, after: Seq) {
+        if self.cached(after).is_some() {
+            return;
+        }
+        match self.read_log(after) {
+            Ok(Some(_)) => self.ahead.has_read(after),
+            Ok(None) => {}
+            // Met again, and answered for, when somebody asks.
+            Err(error) => tracing::debug!(%error, "cannot read ahead"),
         }
     }
 
@@ -279,6 +308,9 @@ impl Worker {
             self.sync()?;
         }
         let full = count >= self.chunk_events;
+        if full {
+            self.full = chunk.events().last().map_or(Seq::ZERO, |event| event.seq);
+        }
         self.chunk_events =
             if full { (self.chunk_events * 2).min(CHUNK_EVENTS_MAX) } else { CHUNK_EVENTS_MIN.max(count) };
         self.remember(&chunk);

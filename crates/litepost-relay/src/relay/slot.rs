@@ -99,7 +99,7 @@ async fn attempt(
     delivery: Delivery,
     deadline: Duration,
 ) -> Answer {
-    let Delivery { id, slot, order, events } = delivery;
+    let Delivery { id, slot, order, events, upcoming } = delivery;
     let all = |trouble: Unavailable, count: usize| vec![Outcome::Unavailable(trouble); count];
     let mut sink = match connect(connection, factory.as_ref(), &context, deadline).await {
         Ok(sink) => sink,
@@ -107,7 +107,7 @@ async fn attempt(
             return Answer { slot, connection: None, id, outcomes: all(trouble.unsent(), events.len()), reached: None };
         }
     };
-    let batch = Batch { order, events };
+    let batch = Batch { order, events, upcoming };
     if failpoint::hit(Point::DeliverBefore) {
         let trouble = Unavailable::new(UnavailableKind::Connect, Point::DeliverBefore.name());
         return Answer { slot, connection: None, id, outcomes: all(trouble, batch.events.len()), reached: None };

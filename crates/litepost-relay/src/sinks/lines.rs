@@ -108,7 +108,7 @@ mod tests {
         });
         let chunk = Chunk::new(events.collect());
         let events = (0..keys.len()).filter_map(|at| EventRef::new(&chunk, at)).collect();
-        Batch { order: DeliveryOrder::InOrder, events }
+        Batch { order: DeliveryOrder::InOrder, events, upcoming: Vec::new() }
     }
 
     async fn run(keys: &str, width: Width, fail: impl Fn(usize) -> Option<Outcome>) -> (Vec<usize>, String) {

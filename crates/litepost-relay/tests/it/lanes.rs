@@ -284,7 +284,7 @@ fn batch(seqs: std::ops::RangeInclusive<i64>) -> Batch {
     };
     let chunk = Chunk::new(seqs.map(event).collect());
     let events = (0..chunk.events().len()).filter_map(|at| EventRef::new(&chunk, at)).collect();
-    Batch { order: DeliveryOrder::InOrder, events }
+    Batch { order: DeliveryOrder::InOrder, events, upcoming: Vec::new() }
 }
 
 /// A relay that is still connected under the split of before, or that connects late, when a new one has begun.

@@ -109,7 +109,7 @@ async fn a_payload_that_is_no_statement_is_told_exactly() {
             // A type of another name would be a business event, which is left to other destinations.
             "",
             "{}",
-            "permanent|unsupported|the event's type is \"\"; a database executes statement events (type \"sql\")",
+            "permanent|undecodable|a SQL destination takes statement events (type \"sql\"), and this event has the type \"\"",
         ),
         (
             "sql",

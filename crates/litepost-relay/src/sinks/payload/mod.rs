@@ -150,7 +150,7 @@ impl Stages {
         }
         let chunk = Chunk::new(events.into_iter().map(Cow::into_owned).collect());
         let events = (0..batch.events.len()).filter_map(|at| EventRef::new(&chunk, at)).collect();
-        Ok(Some(Batch { order: batch.order, events }))
+        Ok(Some(Batch { order: batch.order, events, upcoming: Vec::new() }))
     }
 
     async fn one<'a>(&self, event: &'a Event, origin: &str) -> Result<Cow<'a, Event>, Unavailable> {

@@ -12,6 +12,7 @@ use litepost::failpoint::{self, Point};
 use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::{Applied, EventRef, Line, Outcome, Rejection, RetryHint, Unavailable, UnavailableKind, Value};
 
+use super::ahead::{Ahead, Parsed};
 use super::beginning::Beginnings;
 use super::ledger::{self, Ledger, Mark, Remembered, State, integer, text};
 use super::options::Options;
@@ -30,6 +31,7 @@ struct SqlSink<S> {
     session: S,
     context: SinkContext,
     planner: Planner,
+    ahead: Ahead,
     options: Options,
     numbers: Numbers,
     ledger: Option<State>,
@@ -50,6 +52,7 @@ pub(crate) async fn open<S: Session + 'static>(
         session,
         context: context.clone(),
         planner,
+        ahead: Ahead::default(),
         options: options.clone(),
         numbers: Numbers::new(context),
         ledger: None,
@@ -236,8 +239,8 @@ impl<S: Session> SqlSink<S> {
     }
 
     /// The event's statement. A table whose rows carry numbers is made ready before its first INSERT.
-    async fn plan(&mut self, event: &EventRef) -> Result<Planned, Fault> {
-        let mut planned = self.planner.plan(event).map_err(Fault::Rejected)?;
+    async fn plan(&mut self, event: &EventRef, parsed: &mut Parsed) -> Result<Planned, Fault> {
+        let mut planned = parsed.take(event).and_then(|read| self.planner.plan(read)).map_err(Fault::Rejected)?;
         let table = &*event.topic;
         let Some(auto_schema) = self.options.outbox_seq(table) else { return Ok(planned) };
         let Some(text) = self.planner.numbered(&planned, table).map_err(Fault::Rejected)? else { return Ok(planned) };
@@ -260,7 +263,7 @@ impl<S: Session> SqlSink<S> {
         }
     }
 
-    async fn in_order(&mut self, events: &[EventRef]) -> Vec<Outcome> {
+    async fn in_order(&mut self, events: &[EventRef], parsed: &mut [Parsed]) -> Vec<Outcome> {
         let mut answer = Answer::new(events.len());
         let mut fresh = Vec::new();
         for (at, event) in events.iter().enumerate() {
@@ -274,7 +277,7 @@ impl<S: Session> SqlSink<S> {
         let mut stop: Option<(usize, Rejection)> = None;
         let mut planned = Vec::with_capacity(fresh.len());
         for &at in &fresh {
-            match self.plan(&events[at]).await {
+            match self.plan(&events[at], &mut parsed[at]).await {
                 Ok(p) => planned.push(p),
                 Err(Fault::Rejected(rejection)) => {
                     stop = Some((at, rejection));
@@ -326,7 +329,7 @@ impl<S: Session> SqlSink<S> {
         answer.finish()
     }
 
-    async fn out_of_order(&mut self, events: &[EventRef]) -> Vec<Outcome> {
+    async fn out_of_order(&mut self, events: &[EventRef], parsed: &mut [Parsed]) -> Vec<Outcome> {
         let mut answer = Answer::new(events.len());
         let mut planned: Vec<(usize, Planned)> = Vec::with_capacity(events.len());
         let mut stopped: HashSet<Line> = HashSet::new();
@@ -335,7 +338,7 @@ impl<S: Session> SqlSink<S> {
                 Ok(true) => answer.set(at, Outcome::Delivered),
                 Err(u) => return give_up(answer, &u),
                 Ok(false) if stopped.contains(&self.line(event)) => {}
-                Ok(false) => match self.plan(event).await {
+                Ok(false) => match self.plan(event, &mut parsed[at]).await {
                     Ok(p) => planned.push((at, p)),
                     Err(Fault::Rejected(rejection)) => {
                         answer.set(at, Outcome::Rejected(rejection));
@@ -420,9 +423,10 @@ impl<S: Session> Sink for SqlSink<S> {
             }
             // Dropped in the middle, the session is in an unknown state: only a full answer makes it usable again.
             self.used_up = true;
+            let mut parsed = self.ahead.turn(batch).await;
             let outcomes = match batch.order {
-                DeliveryOrder::InOrder => self.in_order(&batch.events).await,
-                DeliveryOrder::OutOfOrder => self.out_of_order(&batch.events).await,
+                DeliveryOrder::InOrder => self.in_order(&batch.events, &mut parsed).await,
+                DeliveryOrder::OutOfOrder => self.out_of_order(&batch.events, &mut parsed).await,
             };
             self.used_up = outcomes.iter().any(|o| matches!(o, Outcome::Unavailable(_)));
             outcomes

@@ -4,6 +4,7 @@
 //! can run a list of statements and ledger writes in one transaction. Invariant: whatever a session is asked to apply
 //! commits whole, together with the ledger, or not at all.
 
+mod ahead;
 mod beginning;
 mod engine;
 mod exact;
@@ -13,6 +14,7 @@ mod outbox_seq;
 mod plan;
 mod session;
 
+pub(crate) use ahead::{Ahead, Parsed};
 pub(crate) use beginning::Beginnings;
 pub(crate) use engine::{look, open, unavailable};
 pub(crate) use exact::{Columns, Held, Holds, moment};

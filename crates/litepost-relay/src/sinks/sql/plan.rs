@@ -1,13 +1,13 @@
-//! From an event to a statement with its values: parsed, checked, in the target's dialect.
+//! From a statement event to what is sent: checked, in the target's dialect, its values in order.
 //!
-//! Called by the engine before anything is sent. Invariant: a planned statement has exactly one value per parameter,
+//! Called by the SQL sinks before anything is sent. Invariant: a planned statement has exactly one value per parameter,
 //! and what cannot be a statement is rejected here for good, with the reason.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use litepost_core::statement::{Args, STATEMENT_KIND};
-use litepost_core::{Event, Rejection, Statement, Value};
+use litepost_core::statement::Args;
+use litepost_core::{Rejection, Statement, Value};
 
 use crate::dialect::{Arguments, Dialect, Injected, Translated, inject, own_table, translate};
 
@@ -40,20 +40,8 @@ impl Planner {
         Self { dialect, texts: HashMap::new(), numbered: HashMap::new() }
     }
 
-    /// The event's statement, or why it can never be one.
-    pub(crate) fn plan(&mut self, event: &Event) -> Result<Planned, Rejection> {
-        let undecodable = |message: String| Rejection::never("undecodable", message);
-        if let Some(defect) = &event.defect {
-            return Err(undecodable(defect.to_string()));
-        }
-        if &*event.kind != STATEMENT_KIND {
-            return Err(undecodable(format!(
-                "a SQL destination takes statement events (type \"sql\"), and this event has the type {:?}",
-                event.kind
-            )));
-        }
-        let payload = event.payload.as_str().ok_or_else(|| undecodable("the payload is no UTF-8 text".into()))?;
-        let statement = Statement::parse(payload).map_err(|e| undecodable(e.to_string()))?;
+    /// The statement in the target's dialect, or why it can never be one.
+    pub(crate) fn plan(&mut self, statement: Statement) -> Result<Planned, Rejection> {
         let Statement { sql, args } = statement;
         let (text, mut values) = match args {
             Args::Positional(values) => (self.text(&sql, "", &Arguments::Positional(values.len()))?, values),

@@ -22,7 +22,7 @@ use serde::Deserialize;
 
 use self::target::Target;
 use super::settings;
-use super::sql::Options;
+use super::sql::{Ahead, Options};
 use crate::inspect::Finding;
 use crate::sink::{
     Batch, LedgerOf, LedgerRow, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType,
@@ -83,8 +83,8 @@ impl SinkFactory for Factory {
             let mut target = opened.await?;
             target.check_against_log().await?;
             let (interrupt, applied) = (target.interrupt_handle(), target.applied());
-            Ok(Box::new(SqliteSink { target: Arc::new(Mutex::new(target)), interrupt: Arc::new(interrupt), applied })
-                as Box<dyn Sink>)
+            let (target, interrupt) = (Arc::new(Mutex::new(target)), Arc::new(interrupt));
+            Ok(Box::new(SqliteSink { target, interrupt, applied, ahead: Ahead::default() }) as Box<dyn Sink>)
         })
     }
 
@@ -119,6 +119,7 @@ struct SqliteSink {
     target: Arc<Mutex<Target>>,
     interrupt: Arc<InterruptHandle>,
     applied: Option<Applied>,
+    ahead: Ahead,
 }
 
 /// Stops the statement under way when the delivery is dropped at its deadline.
@@ -140,10 +141,11 @@ impl Sink for SqliteSink {
     fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>> {
         Box::pin(async move {
             let mut stop = InterruptOnDrop(Some(Arc::clone(&self.interrupt)));
+            let mut parsed = self.ahead.turn(batch).await;
             let (target, order, events) = (Arc::clone(&self.target), batch.order, batch.events.clone());
             let applied = blocking(move || {
                 let mut target = target.lock().unwrap_or_else(PoisonError::into_inner);
-                target.apply(order, &events)
+                target.apply(order, &events, &mut parsed)
             });
             let outcomes = applied.await;
             stop.0 = None;

@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
+use std::slice::{from_mut, from_ref};
 use std::time::Duration;
 
 use litepost::failpoint::{self, Point};
 use litepost_core::pipeline::DeliveryOrder;
-use litepost_core::statement::{Args, STATEMENT_KIND};
+use litepost_core::statement::Args;
 use litepost_core::{Applied, EventRef, Line, Outcome, Rejection, Statement, Unavailable, UnavailableKind};
 use rusqlite::{Connection, InterruptHandle, OpenFlags};
 
@@ -21,7 +22,7 @@ use crate::clock;
 use crate::dialect::Dialect;
 use crate::sink::{LedgerOf, LedgerRow, SinkContext};
 use crate::sinks::ledger::{self, Ledger, Mark, State};
-use crate::sinks::sql::{Beginnings, Numbers, Options, Planned, Planner};
+use crate::sinks::sql::{Beginnings, Numbers, Options, Parsed, Planned, Planner};
 
 /// An open target.
 pub(super) struct Target {
@@ -169,12 +170,17 @@ impl Target {
         self.db.get_interrupt_handle()
     }
 
-    /// Applies a batch.
-    pub(super) fn apply(&mut self, order: DeliveryOrder, events: &[EventRef]) -> Result<Vec<Outcome>, Unavailable> {
+    /// Applies a batch; `parsed` has a place for the statement of each event.
+    pub(super) fn apply(
+        &mut self,
+        order: DeliveryOrder,
+        events: &[EventRef],
+        parsed: &mut [Parsed],
+    ) -> Result<Vec<Outcome>, Unavailable> {
         let mut poison = BTreeMap::new();
         let (mut len, mut beginnings) = (events.len(), Beginnings::default());
         loop {
-            match self.run(order, &events[..len], &poison)? {
+            match self.run(order, &events[..len], parsed, &poison)? {
                 Run::Done(mut outcomes) => {
                     self.careful = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Rejected(_)));
                     outcomes.resize(events.len(), Outcome::Deferred);
@@ -185,7 +191,7 @@ impl Target {
                     poison.insert(at, rejection);
                 }
                 Run::Refused(rejection) if events.len() == 1 => return Ok(vec![Outcome::Rejected(rejection)]),
-                Run::Refused(_) if order == DeliveryOrder::OutOfOrder => return self.one_by_one(order, events),
+                Run::Refused(_) if order == DeliveryOrder::OutOfOrder => return self.one_by_one(order, events, parsed),
                 Run::Refused(rejection) => {
                     if let Some(other) = beginnings.after(len) {
                         len = other;
@@ -199,16 +205,21 @@ impl Target {
     }
 
     /// Each in a transaction of its own; a line ends with its first failure.
-    fn one_by_one(&mut self, order: DeliveryOrder, events: &[EventRef]) -> Result<Vec<Outcome>, Unavailable> {
+    fn one_by_one(
+        &mut self,
+        order: DeliveryOrder,
+        events: &[EventRef],
+        parsed: &mut [Parsed],
+    ) -> Result<Vec<Outcome>, Unavailable> {
         let mut stopped: HashSet<Line> = HashSet::new();
         let mut outcomes = Vec::with_capacity(events.len());
-        for event in events {
+        for (event, parsed) in events.iter().zip(parsed) {
             let line = Line::of(event, self.who.ordering);
             if stopped.contains(&line) {
                 outcomes.push(Outcome::Deferred);
                 continue;
             }
-            let outcome = self.apply(order, std::slice::from_ref(event))?.pop().unwrap_or(Outcome::Deferred);
+            let outcome = self.apply(order, from_ref(event), from_mut(parsed))?.pop().unwrap_or(Outcome::Deferred);
             if outcome != Outcome::Delivered {
                 stopped.insert(line);
             }
@@ -221,10 +232,11 @@ impl Target {
         &mut self,
         order: DeliveryOrder,
         events: &[EventRef],
+        parsed: &mut [Parsed],
         poison: &BTreeMap<usize, Rejection>,
     ) -> Result<Run, Unavailable> {
         self.begin().map_err(|e| errors::unavailable(&e))?;
-        let within = self.within(order, events, poison);
+        let within = self.within(order, events, parsed, poison);
         let ended = match within {
             Ok((Run::Done(outcomes), change)) => match self.commit() {
                 Ok(()) => {
@@ -250,13 +262,14 @@ impl Target {
         &mut self,
         order: DeliveryOrder,
         events: &[EventRef],
+        parsed: &mut [Parsed],
         poison: &BTreeMap<usize, Rejection>,
     ) -> Result<(Run, Option<ledger::Change>), Unavailable> {
         self.must_be_as_left()?;
         let mut outcomes = Vec::with_capacity(events.len());
         let mut applied: Vec<&EventRef> = Vec::with_capacity(events.len());
         let mut stopped: HashSet<Line> = HashSet::new();
-        for (at, event) in events.iter().enumerate() {
+        for (at, (event, parsed)) in events.iter().zip(parsed).enumerate() {
             let in_order = order == DeliveryOrder::InOrder;
             if !stopped.is_empty() && (in_order || stopped.contains(&Line::of(event, self.who.ordering))) {
                 outcomes.push(Outcome::Deferred);
@@ -270,7 +283,9 @@ impl Target {
             }
             let executed = match poison.get(&at) {
                 Some(rejection) => Err(Trouble::Rejected(rejection.clone())),
-                None => self.numbered(event).and_then(|planned| self.execute_alone(event, planned.as_ref())),
+                None => {
+                    parsed.of(event).map_err(Trouble::Rejected).and_then(|statement| self.execute(event, statement))
+                }
             };
             match executed {
                 Ok(()) => {
@@ -321,10 +336,10 @@ impl Target {
     }
 
     /// The event's INSERT with its number, when its table carries numbers.
-    fn numbered(&mut self, event: &EventRef) -> Result<Option<Planned>, Trouble> {
+    fn numbered(&mut self, event: &EventRef, statement: &Statement) -> Result<Option<Planned>, Trouble> {
         let table = &*event.topic;
         let Some(auto_schema) = self.options.outbox_seq(table) else { return Ok(None) };
-        let mut planned = self.planner.plan(event).map_err(Trouble::Rejected)?;
+        let mut planned = self.planner.plan(statement.clone()).map_err(Trouble::Rejected)?;
         let Some(text) = self.planner.numbered(&planned, table).map_err(Trouble::Rejected)? else { return Ok(None) };
         numbers::prepare(&mut self.db, &mut self.numbers, table, auto_schema)?;
         let Some(values) = self.numbers.values(table, event.seq.0) else { return Ok(None) };
@@ -334,14 +349,15 @@ impl Target {
     }
 
     /// Executes one event. When it is refused, [`Target::careful`] undoes it and nothing else.
-    fn execute_alone(&mut self, event: &EventRef, planned: Option<&Planned>) -> Result<(), Trouble> {
+    fn execute(&mut self, event: &EventRef, statement: &Statement) -> Result<(), Trouble> {
+        let planned = self.numbered(event, statement)?;
         if self.careful {
             self.db.prepare_cached("SAVEPOINT litepost_event")?.execute([])?;
         }
         self.guard.event_speaks(true);
         let executed = match planned {
-            Some(planned) => self.speak(&planned.text.sql, &Args::Positional(planned.values.clone())),
-            None => self.execute(event),
+            Some(planned) => self.speak(&planned.text.sql, &Args::Positional(planned.values)),
+            None => self.speak(&statement.sql, &statement.args),
         };
         self.guard.event_speaks(false);
         if self.db.is_autocommit() {
@@ -357,20 +373,6 @@ impl Target {
         }
         self.db.prepare_cached("RELEASE litepost_event")?.execute([])?;
         executed
-    }
-
-    fn execute(&mut self, event: &EventRef) -> Result<(), Trouble> {
-        let never = |code: &str, message: String| Trouble::Rejected(Rejection::never(code, message));
-        if *event.kind != *STATEMENT_KIND {
-            let message =
-                format!("the event's type is {:?}; a database executes statement events (type \"sql\")", event.kind);
-            return Err(never("unsupported", message));
-        }
-        let Some(payload) = event.payload.as_str() else {
-            return Err(never("undecodable", "the payload of a statement event must be text in UTF-8".into()));
-        };
-        let statement = Statement::parse(payload).map_err(|e| never("undecodable", e.to_string()))?;
-        self.speak(&statement.sql, &statement.args)
     }
 
     fn speak(&mut self, sql: &str, args: &Args) -> Result<(), Trouble> {

@@ -1,0 +1,127 @@
+//! Reads the statements of a batch: those of the next one while the one before is being applied.
+//!
+//! Used by every sink that executes statements. A payload is JSON, and reading a batch of them takes about as long as
+//! a fast target takes to execute it; whoever waits for a commit can do that meanwhile. Invariant: what was read ahead
+//! is used for the very event it was read from and nothing else, so a hint that was wrong costs time only.
+
+use litepost_core::statement::STATEMENT_KIND;
+use litepost_core::{Event, EventRef, Rejection, Seq, Statement};
+use tokio::task::JoinHandle;
+
+use crate::sink::Batch;
+
+type Read = Result<Statement, Rejection>;
+
+/// The event's statement, or why it can never be one.
+fn read(event: &Event) -> Read {
+    let undecodable = |message: String| Rejection::never("undecodable", message);
+    if let Some(defect) = &event.defect {
+        return Err(undecodable(defect.to_string()));
+    }
+    if &*event.kind != STATEMENT_KIND {
+        return Err(undecodable(format!(
+            "a SQL destination takes statement events (type \"sql\"), and this event has the type {:?}",
+            event.kind
+        )));
+    }
+    let payload = event.payload.as_str().ok_or_else(|| undecodable("the payload is no UTF-8 text".into()))?;
+    Statement::parse(payload).map_err(|e| undecodable(e.to_string()))
+}
+
+/// The statement of one event of a batch, read when it is first asked for, unless it was read ahead.
+#[derive(Debug, Default)]
+pub(crate) struct Parsed(Option<Read>);
+
+impl Parsed {
+    /// The statement of `event`: always the same event, for one `self`.
+    pub(crate) fn of(&mut self, event: &Event) -> Result<&Statement, Rejection> {
+        self.0.get_or_insert_with(|| read(event)).as_ref().map_err(Clone::clone)
+    }
+
+    /// The same, for good.
+    pub(crate) fn take(&mut self, event: &Event) -> Read {
+        self.0.take().unwrap_or_else(|| read(event))
+    }
+}
+
+/// What is being read ahead.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    reading: Option<JoinHandle<Vec<(Seq, Read)>>>,
+}
+
+impl Ahead {
+    /// A place for the statement of each event of `batch`, filled with what was read ahead; and begins to read what
+    /// comes after it.
+    pub(crate) async fn turn(&mut self, batch: &Batch) -> Vec<Parsed> {
+        let known = match self.reading.take() {
+            // A panic in there is met again, and answered for, where the event itself is read.
+            Some(reading) => reading.await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        if !batch.upcoming.is_empty() {
+            let upcoming = batch.upcoming.clone();
+            self.reading = Some(tokio::task::spawn_blocking(move || {
+                upcoming.iter().map(|event| (event.seq, read(event))).collect()
+            }));
+        }
+        assign(known, &batch.events)
+    }
+}
+
+/// Both are ascending as a rule; where they are not, what is not found is read again.
+fn assign(known: Vec<(Seq, Read)>, events: &[EventRef]) -> Vec<Parsed> {
+    let mut known = known.into_iter().peekable();
+    let mut found = |event: &EventRef| {
+        while known.next_if(|(seq, _)| *seq < event.seq).is_some() {}
+        Parsed(known.next_if(|(seq, _)| *seq == event.seq).map(|(_, read)| read))
+    };
+    events.iter().map(&mut found).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use litepost_core::Chunk;
+    use litepost_core::pipeline::DeliveryOrder;
+
+    use super::*;
+
+    /// Statement events at these positions; each says where it stands.
+    fn events(seqs: &[i64]) -> Vec<EventRef> {
+        let event = |&seq: &i64| {
+            let payload = Statement::new(format!("say {seq}"), vec![]).to_payload();
+            Event { kind: STATEMENT_KIND.into(), ..Event::new(Seq(seq), "", "stock", &payload) }
+        };
+        let chunk = Chunk::new(seqs.iter().map(event).collect());
+        (0..seqs.len()).filter_map(|at| EventRef::new(&chunk, at)).collect()
+    }
+
+    fn batch(seqs: &[i64], upcoming: &[i64]) -> Batch {
+        Batch { order: DeliveryOrder::InOrder, events: events(seqs), upcoming: events(upcoming) }
+    }
+
+    /// Which statements of `batch` had been read ahead; every one must be the event's own.
+    async fn turn(ahead: &mut Ahead, batch: &Batch) -> Vec<i64> {
+        let mut parsed = ahead.turn(batch).await;
+        let known = parsed.iter().zip(&batch.events).filter(|(parsed, _)| parsed.0.is_some());
+        let known = known.map(|(_, event)| event.seq.0).collect();
+        for (event, parsed) in batch.events.iter().zip(&mut parsed) {
+            let said = format!("say {}", event.seq);
+            assert_eq!(parsed.of(event).unwrap().sql, said);
+            assert_eq!(parsed.take(event).unwrap().sql, said);
+            assert_eq!(parsed.take(event).unwrap().sql, said, "read again");
+        }
+        known
+    }
+
+    #[tokio::test]
+    async fn what_was_read_ahead_is_used_for_its_own_event_and_a_wrong_hint_costs_nothing_else() {
+        let mut ahead = Ahead::default();
+        let none: [i64; 0] = [];
+        assert_eq!(turn(&mut ahead, &batch(&[1, 2], &[3, 4, 5])).await, none);
+        assert_eq!(turn(&mut ahead, &batch(&[3, 5, 6], &[7, 8])).await, [3, 5]);
+        // Something else comes in between, out of order; then what had been announced.
+        assert_eq!(turn(&mut ahead, &batch(&[9, 2, 8], &[])).await, none);
+        assert_eq!(turn(&mut ahead, &batch(&[7, 8], &[])).await, none);
+    }
+}
