@@ -41,7 +41,7 @@ async fn write(tx: &mut Transaction<'_, Sqlite>, event: &NewEvent) -> Result<Enq
     }
     if next {
         let returned = query.fetch_all(&mut **tx).await.map_err(|error| explain(&error))?;
-        let read = |row: &SqliteRow| Ok((row.try_get(0)?, row.try_get(1)?));
+        let read = |row: &SqliteRow| -> sqlx::Result<(i64, i64)> { Ok((row.try_get(0)?, row.try_get(1)?)) };
         let returned = returned.first().map(read).transpose().map_err(|error| explain(&error))?;
         return Ok(row.enqueued_next(returned));
     }
