@@ -242,13 +242,10 @@ mod sqlite {
 mod mysql {
     use std::fmt::Write as _;
 
-    use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection, MySqlDatabaseError};
+    use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
     use sqlx::query::Query;
 
     use super::*;
-
-    /// ER_DUP_ENTRY.
-    const DUPLICATE: u16 = 1062;
 
     fn key(text: &str) -> Vec<u8> {
         text.as_bytes().to_vec()
@@ -259,17 +256,9 @@ mod mysql {
     type Asked<'q> = Query<'q, MySql, MySqlArguments>;
 
     async fn insert(connection: &mut MySqlConnection, query: Asked<'_>) -> Result<bool, InboxError> {
-        match query.execute(connection).await {
-            Ok(_) => Ok(true),
-            Err(failed) if is_marker(&failed) => Ok(false),
-            Err(failed) => Err(error(failed)),
-        }
-    }
-
-    /// Whether the key that was met twice is the marker's own. Servers name it `PRIMARY` or `table.PRIMARY`.
-    fn is_marker(error: &sqlx::Error) -> bool {
-        let error = error.as_database_error().and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
-        error.is_some_and(|e| e.number() == DUPLICATE && e.message().trim_end_matches('\'').ends_with("PRIMARY"))
+        // A duplicate key stays an error: whether it was the marker's own, the look at the marker tells.
+        query.execute(connection).await.map_err(error)?;
+        Ok(true)
     }
 
     fn hex(bytes: &[u8]) -> String {

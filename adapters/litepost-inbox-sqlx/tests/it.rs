@@ -272,3 +272,18 @@ async fn an_altered_table_is_refused_on_sqlite() {
     };
     altered(pool, inbox, again).await;
 }
+
+/// Its words are those of the marker's own, `Duplicate entry '1' for key 'PRIMARY'`: only the marker tells.
+#[tokio::test]
+async fn a_duplicate_key_that_a_trigger_meets_is_not_the_markers() {
+    let pool = mysql().await;
+    let inbox = Inbox::new("inbox_logged").unwrap();
+    pool.execute(sqlx::raw_sql(AssertSqlSafe(inbox.schema(Dialect::MySql)))).await.unwrap();
+    let logs = "CREATE TABLE logged (id int PRIMARY KEY); INSERT INTO logged VALUES (1);
+                CREATE TRIGGER t AFTER INSERT ON inbox_logged FOR EACH ROW INSERT INTO logged VALUES (1)";
+    pool.execute(sqlx::raw_sql(logs)).await.unwrap();
+    let mut tx = pool.begin().await.unwrap();
+    let error = claim(&mut tx, &inbox, &scope(), &id("m")).await.unwrap_err();
+    assert!(matches!(error, InboxError::Database { code: Some(1062), .. }), "{error}");
+    tx.rollback().await.unwrap();
+}

@@ -53,7 +53,7 @@ pub trait ClaimDriver {
     const DIALECT: Dialect;
     /// What keeps the table from being an inbox: the row of [`Sql::flaw`], if there is one.
     fn flaw(&mut self, inbox: &Inbox) -> impl Future<Output = Result<Option<String>, InboxError>>;
-    /// Inserts the marker; false when it exists. Waits for a transaction that holds it.
+    /// Inserts the marker; false when it exists, or MySQL's error 1062 as it is. Waits for a transaction that holds it.
     fn insert(&mut self, inbox: &Inbox, marker: &Marker<'_>) -> impl Future<Output = Result<bool, InboxError>>;
     /// Reads the marker, and keeps it from being deleted when `protect` is set.
     fn seen(

@@ -120,8 +120,9 @@ impl Inbox {
         tx.record_result(self, Marker::new(scope, id), result)
     }
 
-    /// Refuses a table that would take two messages for one, or one for two: without its unique key, or with columns that do
-    /// not compare byte for byte. A table that is not there is left to whoever uses it.
+    /// Refuses a table that would take two messages for one, or one for two: without its unique key, with columns that do
+    /// not compare byte for byte, or with triggers, rules or policies that drop, change or hide markers. A table that is not
+    /// there is left to whoever uses it.
     ///
     /// The first claim of an inbox does the same, in its transaction, and so does one every ten seconds:
     /// [`Inbox::check_every`].

@@ -1,7 +1,8 @@
 """How the inbox speaks to each library: which connection it is, whether a transaction is open, how a statement runs.
 
 Used by ``inbox``. Invariants: no library is imported here, each is known by the classes of its objects; a row is a
-tuple whatever the caller's row factory makes of rows; a duplicate key is 0 changed rows only when it is the marker's.
+tuple whatever the caller's row factory makes of rows; a duplicate key of MySQL's is handed back as the
+error that it is.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Statement(NamedTuple):
     values: tuple[Any, ...]
     rows: bool
     marker: bool = False
-    """A duplicate key is returned here, not raised: 0 changed rows when it is the primary key, else the error."""
+    """A duplicate key of MySQL's is returned, not raised: the marker tells whether it was its own."""
 
 
 Steps: TypeAlias = "Generator[Statement, Any, Any]"
@@ -164,14 +165,11 @@ def _in_mysql_transaction(conn: Any) -> None:
 
 
 def _marked(statement: Statement, error: Exception) -> Any:
-    """What a marker's insert returns for a duplicate key; any other error is raised again.
-
-    Servers name the key ``PRIMARY`` or ``table.PRIMARY``, at the end of their words in most languages.
-    """
+    """What a marker's insert returns for a duplicate key; any other error is raised again."""
     args = (getattr(error, "orig", None) or error).args
     if not statement.marker or len(args) < 2 or args[0] != _DUPLICATE:
         raise error
-    return 0 if str(args[1]).rstrip("'").endswith("PRIMARY") else error
+    return error
 
 
 def _sqlite3(conn: sqlite3.Connection) -> Callable[[Statement], Any]:

@@ -20,6 +20,8 @@ _MOMENT: dict[Dialect, str] = {
 }
 _NO_KEY = "it has no unique key on exactly (scope, message_id), without which every message is a new one"
 _LOST = "and forgets its markers when the effects are still there"
+_DROPS = "can drop or change a marker on its way in: its message is lost as a duplicate"
+_HIDES = "hides markers from this user by other columns than the key"
 _NOT_EXACT = "which does not keep every two keys apart"
 _KEYS = "('scope', 'message_id')"
 # Where the cleaner puts which scopes it means: no name of a table has a control character.
@@ -187,6 +189,12 @@ def _text(part: str) -> str:
 
 
 def _flaw_postgres(table: Table) -> str:
+    tables = (
+        "(SELECT r.oid UNION ALL SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p UNION ALL "
+        "SELECT d.refobjid FROM pg_catalog.pg_rewrite v JOIN pg_catalog.pg_depend d "
+        "ON d.objid = v.oid AND d.classid = 'pg_catalog.pg_rewrite'::regclass "
+        "WHERE v.ev_class = r.oid AND d.refclassid = 'pg_catalog.pg_class'::regclass)"
+    )
     return (
         f"SELECT CASE r.relpersistence WHEN 'u' THEN 'it is UNLOGGED, {_LOST}' "
         f"WHEN 't' THEN 'it is TEMPORARY, {_LOST}' ELSE CASE "
@@ -201,7 +209,20 @@ def _flaw_postgres(table: Table) -> str:
         "LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation "
         f"WHERE a.attrelid = r.oid AND a.attname IN {_KEYS} AND (coalesce(nullif(t.typbasetype, 0), t.oid) "
         "NOT IN ('pg_catalog.text'::regtype, 'pg_catalog.varchar'::regtype) "
-        "OR NOT coalesce(c.collisdeterministic, true)) ORDER BY a.attnum LIMIT 1), '') END END "
+        "OR NOT coalesce(c.collisdeterministic, true)) ORDER BY a.attnum LIMIT 1), "
+        f"(SELECT 'its trigger ' || pg_catalog.quote_ident(g.tgname) || ' {_DROPS}' FROM pg_catalog.pg_trigger g "
+        f"WHERE g.tgrelid IN {tables} AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') "
+        "AND g.tgtype & 5 = 5 AND g.tgtype & 66 <> 0 ORDER BY g.tgname LIMIT 1), "
+        f"(SELECT 'its rule ' || pg_catalog.quote_ident(w.rulename) || ' {_DROPS}' FROM pg_catalog.pg_rewrite w "
+        f"WHERE w.ev_class IN {tables} AND w.ev_type IN ('2', '3') AND w.ev_enabled IN ('O', 'A') "
+        "ORDER BY w.rulename LIMIT 1), "
+        f"(SELECT 'its policy ' || pg_catalog.quote_ident(o.polname) || ' {_HIDES}' FROM pg_catalog.pg_policy o "
+        "JOIN pg_catalog.pg_depend d ON d.objid = o.oid AND d.classid = 'pg_catalog.pg_policy'::regclass "
+        "AND d.refobjid = o.polrelid JOIN pg_catalog.pg_attribute a ON a.attrelid = o.polrelid "
+        f"AND a.attnum = d.refobjsubid WHERE o.polrelid IN {tables} AND o.polcmd IN ('r', '*') "
+        "AND pg_catalog.pg_get_expr(o.polqual, o.polrelid) <> 'true' "
+        f"AND a.attname NOT IN {_KEYS} AND pg_catalog.row_security_active(o.polrelid) "
+        "ORDER BY o.polname LIMIT 1), '') END END "
         f"FROM pg_catalog.pg_class r WHERE r.oid = pg_catalog.to_regclass({_text(table.quoted('postgres'))})"
     )
 
@@ -212,28 +233,45 @@ def _flaw_mysql(table: Table) -> str:
 
     def of(alias: str) -> str:
         return (
-            f"{alias}.TABLE_SCHEMA = {schema} AND {alias}.TABLE_NAME = {name} "
-            f"AND (@@lower_case_table_names <> 0 OR CAST({alias}.TABLE_NAME AS BINARY) = CAST({name} AS BINARY))"
+            f"{alias}_SCHEMA = {schema} AND {alias}_NAME = {name} "
+            f"AND (@@lower_case_table_names <> 0 OR CAST({alias}_NAME AS BINARY) = CAST({name} AS BINARY))"
         )
 
+    of_trigger = of("g.EVENT_OBJECT").replace("_OBJECT_NAME", "_OBJECT_TABLE")
     return (
         "SELECT CASE WHEN t.ENGINE IS NOT NULL AND NOT EXISTS (SELECT 1 FROM information_schema.ENGINES e "
         "WHERE e.ENGINE = t.ENGINE AND e.TRANSACTIONS = 'YES') "
         "THEN CONCAT('its engine ', t.ENGINE, ' has no transactions') WHEN t.TABLE_TYPE = 'BASE TABLE' "
-        f"AND NOT EXISTS (SELECT 1 FROM information_schema.STATISTICS s WHERE {of('s')} "
+        f"AND NOT EXISTS (SELECT 1 FROM information_schema.STATISTICS s WHERE {of('s.TABLE')} "
         "AND s.NON_UNIQUE = 0 GROUP BY s.INDEX_NAME "
         f"HAVING COUNT(*) = 2 AND SUM(s.COLUMN_NAME IN {_KEYS} AND s.SUB_PART IS NULL) = 2) THEN '{_NO_KEY}' "
         "ELSE COALESCE((SELECT CONCAT('its column ', c.COLUMN_NAME, ' is ', c.COLUMN_TYPE, "
         f"COALESCE(CONCAT(' COLLATE ', c.COLLATION_NAME), ''), ', {_NOT_EXACT}: it must be varbinary(1020)') "
-        f"FROM information_schema.COLUMNS c WHERE {of('c')} AND c.COLUMN_NAME IN {_KEYS} "
-        "AND (c.DATA_TYPE <> 'varbinary' OR c.CHARACTER_OCTET_LENGTH < 1020) LIMIT 1), '') END "
-        f"FROM information_schema.TABLES t WHERE {of('t')}"
+        f"FROM information_schema.COLUMNS c WHERE {of('c.TABLE')} AND c.COLUMN_NAME IN {_KEYS} "
+        "AND (c.DATA_TYPE <> 'varbinary' OR c.CHARACTER_OCTET_LENGTH < 1020) LIMIT 1), "
+        f"(SELECT CONCAT('its trigger ', g.TRIGGER_NAME, ' {_DROPS}') FROM information_schema.TRIGGERS g "
+        f"WHERE {of_trigger} AND g.EVENT_MANIPULATION = 'INSERT' AND g.ACTION_TIMING = 'BEFORE' LIMIT 1), '') END "
+        f"FROM information_schema.TABLES t WHERE {of('t.TABLE')}"
     )
 
 
 def _flaw_sqlite(table: Table) -> str:
     schema = f", {_text(table.schema)}" if table.schema else ""
     name, keys = _text(table.name), f"lower(name) IN {_KEYS}"
+    # What a trigger's text says up to its ON, in one line and in capitals.
+    line = "upper(sql)"
+    for space in ("char(9)", "char(10)", "char(13)", *("'  '",) * 4):
+        line = f"replace({line}, {space}, ' ')"
+    place = quote(table.schema or "main", "sqlite")
+    trigger = (
+        f"(SELECT 'its trigger ' || name || ' {_DROPS}' "
+        "FROM (SELECT name, substr(line, 1, instr(line, ' ON ')) AS kind "
+        f"FROM (SELECT name, {line} AS line FROM (SELECT * FROM {place}.sqlite_schema "
+        f"UNION ALL SELECT * FROM sqlite_temp_schema) WHERE type = 'trigger' AND tbl_name = {name} COLLATE NOCASE)) "
+        "WHERE instr(kind, '/*') OR instr(kind, '--') OR NOT "
+        "(kind GLOB '*TRIGGER [^ ]* AFTER INSERT ' OR kind GLOB '*TRIGGER [^ ]* DELETE ' "
+        "OR kind GLOB '*TRIGGER [^ ]* UPDATE ' OR kind GLOB '*TRIGGER [^ ]* UPDATE OF *') LIMIT 1)"
+    )
 
     def index(more: str) -> str:
         return (
@@ -248,6 +286,7 @@ def _flaw_sqlite(table: Table) -> str:
         f"ELSE coalesce((SELECT 'its column ' || name || ' is ' || type || ', {_NOT_EXACT}' "
         f"FROM pragma_table_info({name}{schema}) "
         f"WHERE {keys} AND (instr(upper(type), 'INT') OR NOT (type = '' OR instr(upper(type), 'CHAR') "
-        "OR instr(upper(type), 'CLOB') OR instr(upper(type), 'TEXT') OR instr(upper(type), 'BLOB'))) LIMIT 1), '') END "
+        "OR instr(upper(type), 'CLOB') OR instr(upper(type), 'TEXT') OR instr(upper(type), 'BLOB'))) LIMIT 1), "
+        f"{trigger}, '') END "
         f"FROM (SELECT 1 FROM pragma_table_info({name}{schema}) LIMIT 1)"
     )

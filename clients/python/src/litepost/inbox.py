@@ -170,9 +170,9 @@ class Inbox:
 
         Waits for another transaction that holds the marker. Raises NoTransaction outside a transaction, KeyRefused for
         a key that no table holds, PayloadMismatch when the id came with another digest before, TableRefused (by the
-        first claim, and by one every ``check_every`` seconds) for a table without its key or with columns that do not
-        compare byte for byte, and the driver's own error for a conflict (see ``is_retryable``). After an error roll the
-        transaction back.
+        first claim, and by one every ``check_every`` seconds) for a table without its key, with columns that do not
+        compare byte for byte or with a trigger that can drop a marker, and the driver's own error for a conflict (see
+        ``is_retryable``). After an error roll the transaction back.
         """
         return self._answer(conn, scope, message_id, digest, wants=False).first
 
@@ -207,18 +207,26 @@ class Inbox:
         return await drivers.arun(driver, self._claim(driver.dialect, scope, message_id, digest, wants))
 
     def _claim(self, dialect: Dialect, scope: str, message_id: str, digest: bytes | None, wants: bool) -> Steps:
-        answer = yield from self._take(dialect, scope, message_id, digest, wants)
+        try:
+            answer = yield from self._take(dialect, scope, message_id, digest, wants)
+        except Contended:
+            # A marker that is refused again and again and never there: the table may drop what comes in.
+            yield from self._look(dialect)
+            raise
         found = self._sound.get(dialect)
         if found is None or time.monotonic() - found >= self.check_every:
             # After the insert, which waits for its locks as every other claim's: a look before it would begin a
             # snapshot that the insert may then be refused for.
-            for (flaw,) in (yield Statement(self.texts(dialect).flaw, (), rows=True)):
-                if flaw:
-                    raise TableRefused(
-                        f"the table {self.table} is no inbox: {flaw}; roll back, and make it as Inbox.schema has it"
-                    )
-                self._sound[dialect] = time.monotonic()
+            yield from self._look(dialect)
         return answer
+
+    def _look(self, dialect: Dialect) -> Steps:
+        for (flaw,) in (yield Statement(self.texts(dialect).flaw, (), rows=True)):
+            if flaw:
+                raise TableRefused(
+                    f"the table {self.table} is no inbox: {flaw}; roll back, and make it as Inbox.schema has it"
+                )
+            self._sound[dialect] = time.monotonic()
 
     def _take(self, dialect: Dialect, scope: str, message_id: str, digest: bytes | None, wants: bool) -> Steps:
         key, texts, digest = self._key(dialect, scope, message_id), self.texts(dialect), _digest(digest)
@@ -238,7 +246,7 @@ class Inbox:
                 return Answer(False, None)
             rows = yield seen
             if changed != 0 and not rows:
-                # MySQL's words do not say which key was met twice, and it was not the marker's.
+                # MySQL's words do not say whose key was met twice, and it was not the marker's.
                 raise changed
             # A cleaner may delete the marker between the two statements: then it is ours to insert.
             for result, stored in rows:

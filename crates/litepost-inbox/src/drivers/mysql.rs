@@ -1,7 +1,7 @@
 //! mysql_async: claims on a `Transaction`, cleaning on a `Conn`.
 //!
-//! Called through the seam. Invariant: only a duplicate of the primary key is a duplicate message; any
-//! other violation is an error.
+//! Called through the seam. Invariant: only a marker that is there makes a duplicate message; any other
+//! violation is an error.
 
 use std::fmt::Write as _;
 
@@ -15,9 +15,6 @@ use crate::error::InboxError;
 use crate::inbox::Inbox;
 use crate::moment::Moment;
 use crate::sql::{Dialect, Sql};
-
-/// ER_DUP_ENTRY.
-const DUPLICATE: u16 = 1062;
 
 impl From<Error> for InboxError {
     fn from(error: Error) -> Self {
@@ -42,11 +39,6 @@ fn positional(values: Vec<Value>) -> Params {
     Params::Positional(values)
 }
 
-/// Whether the key that was met twice is the marker's own. Servers name it `PRIMARY` or `table.PRIMARY`.
-fn is_marker(error: &Error) -> bool {
-    matches!(error, Error::Server(server) if server.code == DUPLICATE && server.message.trim_end_matches('\'').ends_with("PRIMARY"))
-}
-
 /// A marker's result and digest.
 type Columns = (Option<Vec<u8>>, Option<Vec<u8>>);
 
@@ -66,11 +58,9 @@ impl ClaimDriver for Driver<'_, '_> {
             values.push(Value::Bytes(digest.as_bytes().to_vec()));
             text = &sql(inbox).claim_digest;
         }
-        match self.0.exec_drop(text.as_str(), positional(values)).await {
-            Ok(()) => Ok(true),
-            Err(error) if is_marker(&error) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        // A duplicate key stays an error: whether it was the marker's own, the look at the marker tells.
+        self.0.exec_drop(text.as_str(), positional(values)).await?;
+        Ok(true)
     }
 
     async fn seen(&mut self, inbox: &Inbox, marker: &Marker<'_>, _protect: bool) -> Result<Option<Seen>, InboxError> {

@@ -153,6 +153,9 @@ pub(crate) struct Texts {
 const NO_KEY: &str = "it has no unique key on exactly (scope, message_id), without which every message is a new one";
 /// What is wrong with a table that is not there as long as the effects are.
 const LOST: &str = "and forgets its markers when the effects are still there";
+/// What is wrong with a trigger that runs before a row is there, and with what hides rows.
+const DROPS: &str = "can drop or change a marker on its way in: its message is lost as a duplicate";
+const HIDES: &str = "hides markers from this user by other columns than the key";
 /// What is wrong with a column that takes two keys for one.
 const NOT_EXACT: &str = "which does not keep every two keys apart";
 

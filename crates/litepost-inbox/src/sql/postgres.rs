@@ -74,9 +74,14 @@ pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
 }
 
 /// A collation may be case-insensitive (PostgreSQL calls it nondeterministic), `citext` is, `char` has no trailing spaces
-/// and `name` cuts. A table that is not in the WAL is empty after a crash. A view's key is that of its table, which ON CONFLICT asks for.
+/// and `name` cuts. A table that is not in the WAL is empty after a crash. A view's key is that of its table, which ON CONFLICT
+/// asks for. A trigger before the row may return NULL or another row, also one of a partition or of the table behind a view, and so may
+/// a rule. A policy on the key alone hides no marker that a claim meets.
 fn flaw(name: &str) -> String {
     let name = name.replace('\'', "''");
+    let tables = "(SELECT r.oid UNION ALL SELECT p.relid FROM pg_catalog.pg_partition_tree(r.oid) p UNION ALL \
+         SELECT d.refobjid FROM pg_catalog.pg_rewrite v JOIN pg_catalog.pg_depend d \
+         ON d.objid = v.oid AND d.classid = 'pg_catalog.pg_rewrite'::regclass WHERE v.ev_class = r.oid AND d.refclassid = 'pg_catalog.pg_class'::regclass)";
     format!(
         "SELECT CASE r.relpersistence WHEN 'u' THEN 'it is UNLOGGED, {lost}' WHEN 't' THEN 'it is TEMPORARY, {lost}' ELSE \
          CASE WHEN r.relkind IN ('r', 'p') AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i \
@@ -89,10 +94,23 @@ fn flaw(name: &str) -> String {
          LEFT JOIN pg_catalog.pg_collation c ON c.oid = a.attcollation \
          WHERE a.attrelid = r.oid AND a.attname IN ('scope', 'message_id') AND (coalesce(nullif(t.typbasetype, 0), t.oid) \
          NOT IN ('pg_catalog.text'::regtype, 'pg_catalog.varchar'::regtype) OR NOT coalesce(c.collisdeterministic, true)) \
-         ORDER BY a.attnum LIMIT 1), '') END END FROM pg_catalog.pg_class r WHERE r.oid = pg_catalog.to_regclass('{name}')",
+         ORDER BY a.attnum LIMIT 1), \
+         (SELECT 'its trigger ' || pg_catalog.quote_ident(g.tgname) || ' {drops}' FROM pg_catalog.pg_trigger g \
+         WHERE g.tgrelid IN {tables} AND NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') AND g.tgtype & 5 = 5 \
+         AND g.tgtype & 66 <> 0 ORDER BY g.tgname LIMIT 1), \
+         (SELECT 'its rule ' || pg_catalog.quote_ident(w.rulename) || ' {drops}' FROM pg_catalog.pg_rewrite w \
+         WHERE w.ev_class IN {tables} AND w.ev_type IN ('2', '3') AND w.ev_enabled IN ('O', 'A') ORDER BY w.rulename LIMIT 1), \
+         (SELECT 'its policy ' || pg_catalog.quote_ident(o.polname) || ' {hides}' FROM pg_catalog.pg_policy o \
+         JOIN pg_catalog.pg_depend d ON d.objid = o.oid AND d.classid = 'pg_catalog.pg_policy'::regclass \
+         AND d.refobjid = o.polrelid JOIN pg_catalog.pg_attribute a ON a.attrelid = o.polrelid AND a.attnum = d.refobjsubid \
+         WHERE o.polrelid IN {tables} AND o.polcmd IN ('r', '*') AND a.attname NOT IN ('scope', 'message_id') \
+         AND pg_catalog.pg_get_expr(o.polqual, o.polrelid) <> 'true' AND pg_catalog.row_security_active(o.polrelid) \
+         ORDER BY o.polname LIMIT 1), '') END END FROM pg_catalog.pg_class r WHERE r.oid = pg_catalog.to_regclass('{name}')",
         key = super::NO_KEY,
         lost = super::LOST,
-        exact = super::NOT_EXACT
+        exact = super::NOT_EXACT,
+        drops = super::DROPS,
+        hides = super::HIDES
     )
 }
 

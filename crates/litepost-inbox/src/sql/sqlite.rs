@@ -64,10 +64,12 @@ pub(super) fn sql(table: &TableName, options: InboxOptions) -> Sql {
 }
 
 /// A column's declared type makes text a number when it has a numeric affinity, and `1` and `01` one key; a key may compare
-/// by NOCASE or RTRIM.
+/// by NOCASE or RTRIM. A trigger before the row may skip it (`RAISE(IGNORE)`). Only its text tells, so
+/// every one is taken for such that does not plainly begin as another kind.
 fn flaw(table: &TableName) -> String {
     let quote = |part: &str| format!("'{}'", part.replace('\'', "''"));
     let (schema, name) = table.parts();
+    let place = schema.map_or_else(|| "main".to_owned(), |schema| format!("\"{}\"", schema.replace('"', "\"\"")));
     let schema = schema.map_or_else(String::new, |schema| format!(", {}", quote(schema)));
     let name = quote(name);
     let keys = "lower(name) IN ('scope', 'message_id')";
@@ -78,12 +80,26 @@ fn flaw(table: &TableName) -> String {
              (SELECT count(*) = 2 AND min({keys}){more} FROM pragma_index_xinfo(l.name{schema}) WHERE key))"
         )
     };
+    // What a trigger's text says up to its ON, in one line and in capitals.
+    let spaces = ["char(9)", "char(10)", "char(13)"]
+        .iter()
+        .fold("upper(sql)".to_owned(), |text, space| format!("replace({text}, {space}, ' ')"));
+    let line = (0..4).fold(spaces, |text, _| format!("replace({text}, '  ', ' ')"));
+    let trigger = format!(
+        "(SELECT 'its trigger ' || name || ' {drops}' FROM (SELECT name, substr(line, 1, instr(line, ' ON ')) AS kind FROM \
+         (SELECT name, {line} AS line FROM (SELECT * FROM {place}.sqlite_schema UNION ALL SELECT * FROM sqlite_temp_schema) \
+         WHERE type = 'trigger' AND tbl_name = {name} COLLATE NOCASE)) WHERE instr(kind, '/*') OR instr(kind, '--') OR NOT \
+         (kind GLOB '*TRIGGER [^ ]* AFTER INSERT ' OR kind GLOB '*TRIGGER [^ ]* DELETE ' OR kind GLOB '*TRIGGER [^ ]* UPDATE ' \
+         OR kind GLOB '*TRIGGER [^ ]* UPDATE OF *') LIMIT 1)",
+        drops = super::DROPS
+    );
     format!(
         "SELECT CASE WHEN NOT {any} THEN '{no_key}' \
          WHEN {inexact} THEN 'its key has another collation than BINARY, {exact}' \
          ELSE coalesce((SELECT 'its column ' || name || ' is ' || type || ', {exact}' FROM pragma_table_info({name}{schema}) \
          WHERE {keys} AND (instr(upper(type), 'INT') OR NOT (type = '' OR instr(upper(type), 'CHAR') \
-         OR instr(upper(type), 'CLOB') OR instr(upper(type), 'TEXT') OR instr(upper(type), 'BLOB'))) LIMIT 1), '') END \
+         OR instr(upper(type), 'CLOB') OR instr(upper(type), 'TEXT') OR instr(upper(type), 'BLOB'))) LIMIT 1), \
+         {trigger}, '') END \
          FROM (SELECT 1 FROM pragma_table_info({name}{schema}) LIMIT 1)",
         any = index(""),
         inexact = index(" AND max(coll <> 'BINARY')"),

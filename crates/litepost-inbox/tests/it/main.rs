@@ -8,6 +8,7 @@ mod mysql;
 mod postgres;
 mod sqlite;
 mod tables;
+mod triggers;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};

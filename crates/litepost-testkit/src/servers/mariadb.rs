@@ -92,7 +92,7 @@ impl MariaDb {
         let grants = format!(
             "CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4;
              CREATE USER 'litepost'@'127.0.0.1' IDENTIFIED BY 'litepost';
-             GRANT ALL ON *.* TO 'litepost'@'127.0.0.1';"
+             GRANT ALL ON *.* TO 'litepost'@'127.0.0.1' WITH GRANT OPTION;"
         );
         assert!(client(&started.socket, &grants), "MariaDB refused its first statements: {}", started.server.log());
         Some(started)
