@@ -47,7 +47,7 @@ impl std::fmt::Display for Finding {
             FindingKind::Missing => write!(
                 f,
                 "{namespace:?}: row {seq} names {prev_seq} as its predecessor, which is neither in the queue nor delivered \
-                 nor a dead letter: it is lost"
+                 nor a dead letter: it is lost, unless `sqloutbox dead-letter replay` has put it at the end under a new number"
             ),
             FindingKind::Mislinked => write!(
                 f,
