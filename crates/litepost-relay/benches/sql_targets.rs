@@ -3,7 +3,7 @@
 //!
 //! Workloads: plain INSERTs, and INSERT and UPDATE in turn (which no multi-row form can help). The loop by hand reads
 //! the same outbox, prepares each text once, commits a batch with its cursor in one transaction, pipelines where the
-//! driver can. sqloutbox runs when `LITEPOST_BENCH_PYTHON` names a Python that has it.
+//! driver can. `--batch N` takes other batches than 500. sqloutbox runs when `LITEPOST_BENCH_PYTHON` names a Python that has it.
 //!
 //! At the end, the loop by hand with a savepoint around each statement: what it would cost every batch to find a bad
 //! statement that way. The relay sends a batch without, and what preceded a bad statement once more.
@@ -25,12 +25,14 @@ use litepost_core::Value;
 use litepost_core::statement::{Args, Statement};
 use litepost_relay::config::{Config, Purpose};
 use litepost_relay::relay::Relay;
+use litepost_testkit::measure::argument;
 use litepost_testkit::servers::{MariaDb, Postgres};
 use mysql_async::prelude::Queryable as _;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-const BATCH: usize = 500;
+/// Statements in a transaction, unless `--batch N` says otherwise.
+const BATCH: i64 = 500;
 const ROUNDS: usize = 3;
 /// What sqloutbox is measured with: it is slow, and slower with more.
 const PEER_EVENTS: usize = 50_000;
@@ -92,6 +94,10 @@ impl Server {
 
 fn drop_output(_: String) {}
 
+fn batch_size() -> i64 {
+    argument("batch").unwrap_or(BATCH)
+}
+
 fn main() {
     let quick = std::env::args().any(|arg| arg == "--quick") || std::env::var_os("LITEPOST_BENCH_QUICK").is_some();
     // A relay runs for long: what it costs to start and to stop must not be what is measured. SQLite is fast.
@@ -101,7 +107,7 @@ fn main() {
         (false, _) => PEER_EVENTS,
     };
     let wanted = |name: &str| {
-        let names: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+        let names: Vec<String> = std::env::args().skip(1).filter(|arg| arg.starts_with(char::is_alphabetic)).collect();
         names.is_empty() || names.iter().any(|n| n == name)
     };
     println!(
@@ -223,8 +229,9 @@ fn litepost(server: &Server, folder: &Path) -> Duration {
     };
     let config = format!(
         "[app.shop]\ndatabase = \"shop.db\"\nretain = \"never\"\n[app.shop.db.copy]\ntype = \"{}\"\ntables = [\"stock\"]\n\
-         batch_size = {BATCH}\nconnection = {{ {place} }}\n",
-        server.name()
+         batch_size = {}\nconnection = {{ {place} }}\n",
+        server.name(),
+        batch_size()
     );
     std::fs::write(folder.join("litepost.toml"), config).unwrap();
     let config = Config::load(&folder.join("litepost.toml"), Purpose::Deliver).unwrap();
@@ -258,13 +265,12 @@ fn hand(server: &Server, folder: &Path, savepoints: bool) -> Duration {
 }
 
 /// The next batch, and where it ends.
-#[allow(clippy::cast_possible_wrap, reason = "a constant of hundreds")]
 fn batch(outbox: &Connection, after: i64) -> (i64, Vec<(String, Vec<Value>)>) {
     let mut last = after;
     let mut read =
         outbox.prepare_cached("SELECT seq, payload FROM litepost_outbox WHERE seq > ?1 ORDER BY seq LIMIT ?2").unwrap();
     let steps = read
-        .query_map(rusqlite::params![after, BATCH as i64], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))
+        .query_map(rusqlite::params![after, batch_size()], |row| Ok((row.get(0)?, row.get::<_, String>(1)?)))
         .unwrap()
         .map(|row| {
             let (seq, payload) = row.unwrap();
@@ -394,7 +400,7 @@ fn sqloutbox(server: &Server, mixed: bool, events: usize) -> Option<f64> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/sqloutbox_writer.py");
     let output = Command::new(python)
         .arg(script)
-        .args([server.name(), &server.url(folder.path()), &events.to_string(), &BATCH.to_string()])
+        .args([server.name(), &server.url(folder.path()), &events.to_string(), &batch_size().to_string()])
         .args([if mixed { "mixed" } else { "inserts" }, &folder.path().display().to_string()])
         .output()
         .unwrap();

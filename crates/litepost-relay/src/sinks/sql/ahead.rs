@@ -51,21 +51,24 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// A place for the statement of each event of `batch`, filled with what was read ahead; and begins to read what
-    /// comes after it.
-    pub(crate) async fn turn(&mut self, batch: &Batch) -> Vec<Parsed> {
+    /// A place for the statement of each event of `batch`, filled with what was read ahead.
+    pub(crate) async fn parsed(&mut self, batch: &Batch) -> Vec<Parsed> {
         let known = match self.reading.take() {
             // A panic in there is met again, and answered for, where the event itself is read.
             Some(reading) => reading.await.unwrap_or_default(),
             None => Vec::new(),
         };
+        assign(known, &batch.events)
+    }
+
+    /// Begins to read what comes after `batch`.
+    pub(crate) fn read_on(&mut self, batch: &Batch) {
         if !batch.upcoming.is_empty() {
             let upcoming = batch.upcoming.clone();
             self.reading = Some(tokio::task::spawn_blocking(move || {
                 upcoming.iter().map(|event| (event.seq, read(event))).collect()
             }));
         }
-        assign(known, &batch.events)
     }
 }
 
@@ -102,7 +105,8 @@ mod tests {
 
     /// Which statements of `batch` had been read ahead; every one must be the event's own.
     async fn turn(ahead: &mut Ahead, batch: &Batch) -> Vec<i64> {
-        let mut parsed = ahead.turn(batch).await;
+        let mut parsed = ahead.parsed(batch).await;
+        ahead.read_on(batch);
         let known = parsed.iter().zip(&batch.events).filter(|(parsed, _)| parsed.0.is_some());
         let known = known.map(|(_, event)| event.seq.0).collect();
         for (event, parsed) in batch.events.iter().zip(&mut parsed) {

@@ -423,7 +423,8 @@ impl<S: Session> Sink for SqlSink<S> {
             }
             // Dropped in the middle, the session is in an unknown state: only a full answer makes it usable again.
             self.used_up = true;
-            let mut parsed = self.ahead.turn(batch).await;
+            let mut parsed = self.ahead.parsed(batch).await;
+            self.ahead.read_on(batch);
             let outcomes = match batch.order {
                 DeliveryOrder::InOrder => self.in_order(&batch.events, &mut parsed).await,
                 DeliveryOrder::OutOfOrder => self.out_of_order(&batch.events, &mut parsed).await,

@@ -141,12 +141,14 @@ impl Sink for SqliteSink {
     fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>> {
         Box::pin(async move {
             let mut stop = InterruptOnDrop(Some(Arc::clone(&self.interrupt)));
-            let mut parsed = self.ahead.turn(batch).await;
+            let mut parsed = self.ahead.parsed(batch).await;
             let (target, order, events) = (Arc::clone(&self.target), batch.order, batch.events.clone());
             let applied = blocking(move || {
                 let mut target = target.lock().unwrap_or_else(PoisonError::into_inner);
                 target.apply(order, &events, &mut parsed)
             });
+            // Begun after the batch itself, so that it is that which finds a processor awake.
+            self.ahead.read_on(batch);
             let outcomes = applied.await;
             stop.0 = None;
             outcomes.unwrap_or_else(|unavailable| vec![Outcome::Unavailable(unavailable); batch.events.len()])
@@ -154,9 +156,11 @@ impl Sink for SqliteSink {
     }
 }
 
-async fn blocking<T: Send + 'static>(
+/// Begins at once.
+fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Unavailable> + Send + 'static,
-) -> Result<T, Unavailable> {
+) -> impl Future<Output = Result<T, Unavailable>> {
+    let begun = tokio::task::spawn_blocking(work);
     let broken = |e| Unavailable::new(UnavailableKind::Server, format!("the target's thread failed: {e}"));
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(broken(e)))
+    async move { begun.await.unwrap_or_else(|e| Err(broken(e))) }
 }
