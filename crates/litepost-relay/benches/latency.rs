@@ -176,6 +176,11 @@ fn by_hand() -> Samples {
         seen
     });
     let committed = producer(&path, events);
+    // The last write may have been heard of before its commit could be seen, and no other comes behind it.
+    while !watcher.is_finished() {
+        std::fs::write(folder.path().join("bell"), "").unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let mut samples = Samples::default();
     for (at, from) in watcher.join().unwrap().into_iter().zip(committed) {
         samples.add_nanos(at.saturating_sub(from));
