@@ -24,6 +24,10 @@ pub struct Args {
     /// What the benches draw their keys by
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Only this part of the bench (a curve, a destination, a backlog): its figures take the place of the same part's in
+    /// target/bench/AREA.json, beside those of other parts that were run like this
+    #[arg(long, requires = "area", value_name = "PART")]
+    only: Option<String>,
     /// Only name the benches
     #[arg(long)]
     list: bool,
@@ -48,7 +52,7 @@ impl Bench {
                 // The whole workspace's features, so that nothing is compiled twice.
                 let mut command = cargo(&["bench", "--workspace", "--all-features", "--bench", target, "--"]);
                 command.env("LITEPOST_BENCH_PYTHON", python).env("LITEPOST_BENCH_SEED", options.seed.to_string());
-                command.args(*args);
+                command.args(*args).args(&options.only);
                 if quick {
                     command.env("LITEPOST_BENCH_QUICK", "1").arg("--quick");
                 }
@@ -113,7 +117,8 @@ pub fn run(args: &Args) -> Result<()> {
 fn one(bench: &Bench, options: &Args, python: &Path, folder: &Path, machine: &Value) -> Result<Vec<String>> {
     let mut command = bench.command(options, python);
     let file = folder.join(format!("{}.json", bench.name));
-    if file.exists() {
+    let before = std::fs::read_to_string(&file).ok().and_then(|text| serde_json::from_str(&text).ok());
+    if file.exists() && options.only.is_none() {
         std::fs::remove_file(&file)?;
     }
     let (fine, output) = tee(&mut command)?;
@@ -124,13 +129,39 @@ fn one(bench: &Bench, options: &Args, python: &Path, folder: &Path, machine: &Va
     if printed.is_empty() && figures(&output).is_empty() {
         bail!("it printed nothing");
     }
-    let report = json!({
+    let mut report = json!({
         "bench": bench.name, "quick": options.quick, "seed": options.seed, "date": clock::date(), "machine": machine,
         "figures": figures(&output), "printed": printed,
     });
+    if let Some(part) = &options.only {
+        if figures(&output).is_empty() {
+            bail!("`{part}` is no part of it");
+        }
+        report = with_part(before, report, part);
+    }
     std::fs::write(&file, format!("{report:#}\n"))?;
     println!("kept in {}", file.display());
     Ok(missed(&figures(&output)))
+}
+
+/// The figures of one part beside those of the other parts there are; whatever else the file held gives way.
+fn with_part(before: Option<Value>, mut report: Value, part: &str) -> Value {
+    let mut before = before.filter(|before| before["quick"] == report["quick"]).unwrap_or_default();
+    let mut figures = before["figures"].take();
+    let others = figures.as_array_mut().map(std::mem::take).unwrap_or_default();
+    let mut all: Vec<Value> =
+        others.into_iter().filter(|figure| figure["part"].is_string() && figure["part"] != part).collect();
+    for mut figure in report["figures"].as_array_mut().map(std::mem::take).unwrap_or_default() {
+        figure["part"] = json!(part);
+        all.push(figure);
+    }
+    let mut parts = before["parts"].take();
+    parts[part] = json!({
+        "date": report["date"], "seed": report["seed"], "commit": report["machine"]["commit"],
+        "printed": report["printed"].take(),
+    });
+    (report["figures"], report["parts"]) = (json!(all), parts);
+    report
 }
 
 /// The targets among the figures that were not reached.
@@ -183,6 +214,7 @@ fn benches() -> Result<Vec<Bench>> {
             add(text(&target["name"]), &[]);
             if target["name"] == "drain" {
                 add("drain-curve".into(), &["--curve"]);
+                add("relay-curves".into(), &["--curves"]);
             }
         }
     }
@@ -224,6 +256,21 @@ fn machine(python: &Path) -> Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_takes_its_own_place_and_leaves_the_others() {
+        let run = |date: &str, value: i64| json!({ "quick": false, "date": date, "machine": { "commit": "c" }, "figures": [{ "v": value }], "printed": ["p"] });
+        let whole = run("d0", 0);
+        let first = with_part(Some(whole), run("d1", 1), "a");
+        assert_eq!(first["figures"], json!([{ "v": 1, "part": "a" }]), "of a whole run nothing can be told apart");
+        let second = with_part(Some(first), run("d2", 2), "b");
+        let third = with_part(Some(second), run("d3", 3), "a");
+        assert_eq!(third["figures"], json!([{ "v": 2, "part": "b" }, { "v": 3, "part": "a" }]));
+        assert_eq!((&third["parts"]["a"]["date"], &third["parts"]["b"]["date"]), (&json!("d3"), &json!("d2")));
+        let mut quick = run("d4", 4);
+        quick["quick"] = json!(true);
+        assert_eq!(with_part(Some(third), quick, "b")["figures"], json!([{ "v": 4, "part": "b" }]));
+    }
 
     #[test]
     fn only_whole_json_objects_are_figures() {

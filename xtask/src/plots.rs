@@ -38,12 +38,13 @@ const COLOURS: [RGBColor; 6] = [
 
 /// Draws those there are figures for; says which there are none for.
 pub fn run() -> Result<()> {
-    let (curves, drains) = (figures("curves"), figures("drain-curve"));
     let mut missing = Vec::new();
-    for bench in [&curves, &drains] {
-        missing.extend(bench.as_ref().err().map(|error| format!("{error:#}")));
-    }
-    let (curves, drains) = (curves.unwrap_or_default(), drains.unwrap_or_default());
+    let [curves, drains, relay, ends] = ["curves", "drain-curve", "relay-curves", "e2e"].map(|bench| {
+        figures(bench).unwrap_or_else(|error| {
+            missing.push(format!("{error:#}"));
+            Vec::new()
+        })
+    });
     let plots = [
         shape(&curves, "backlog", "performance-backlog.svg", "One event, one commit, by backlog", "events waiting"),
         shape(&curves, "payload", "performance-payload.svg", "One event, one commit, by size", "bytes of payload"),
@@ -56,6 +57,12 @@ pub fn run() -> Result<()> {
             "events per second",
         ),
         producers(&curves, "performance-tail.svg", "The same: one commit in a thousand takes", "p999_us", "µs, p99.9"),
+        relay_payload(&relay),
+        relay_counts(&relay),
+        poisoned(&relay),
+        end_to_end(&ends, "performance-e2e-p50.svg", "Commit to acknowledgement, p50", "p50_ms", "ms"),
+        end_to_end(&ends, "performance-e2e-p99.svg", "Commit to acknowledgement, p99", "p99_ms", "ms"),
+        end_to_end(&ends, "performance-e2e-cpu.svg", "The relay's processor time", "cpu_us_per_event", "µs per event"),
     ];
     for plot in plots {
         if plot.lines.iter().all(|line| line.points.is_empty()) {
@@ -121,6 +128,39 @@ fn producers(figures: &[Value], file: &'static str, title: &'static str, y: &'st
         }
     }
     Plot { file, title, x: "producers", y: axis, lines }
+}
+
+/// A curve of the relay.
+fn relay_line(name: &str, figures: &[Value], curve: &str, y: &str) -> Line {
+    line(name, figures, "at", y, |figure| figure["curve"] == *curve)
+}
+
+fn relay_payload(figures: &[Value]) -> Plot {
+    let lines = vec![
+        relay_line("events per second", figures, "payload", "events_per_s"),
+        relay_line("MB per second", figures, "payload", "mb_per_s"),
+    ];
+    let title = "Drain into a sink that confirms at once, by size";
+    Plot { file: "performance-relay-payload.svg", title, x: "bytes of payload", y: "per second", lines }
+}
+
+fn relay_counts(figures: &[Value]) -> Plot {
+    let curves = ["topics", "keys", "files", "destinations"];
+    let lines = curves.map(|curve| relay_line(curve, figures, curve, "events_per_s")).into();
+    let title = "The same, by the number of topics, keys, files, destinations";
+    Plot { file: "performance-relay-counts.svg", title, x: "number", y: "deliveries per second", lines }
+}
+
+fn poisoned(figures: &[Value]) -> Plot {
+    let lines = vec![relay_line("events per second of the healthy keys", figures, "poisoned", "events_per_s")];
+    let title = "The same, where keys are poisoned";
+    Plot { file: "performance-relay-poisoned.svg", title, x: "% of the keys", y: "events per second", lines }
+}
+
+fn end_to_end(figures: &[Value], file: &'static str, title: &'static str, y: &'static str, axis: &'static str) -> Plot {
+    let kinds = ["file", "sqlite", "postgres", "nats", "kafka", "webhook"];
+    let lines = kinds.map(|kind| line(kind, figures, "rate", y, |figure| figure["to"] == *kind)).into();
+    Plot { file, title, x: "events per second", y: axis, lines }
 }
 
 fn draw(plot: &Plot, path: &Path) -> Result<()> {

@@ -10,20 +10,21 @@
 #![allow(clippy::disallowed_methods, reason = "measuring time is this program's purpose")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on should stop there")]
 
+#[path = "common/watched.rs"]
+mod watched;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_util::future::BoxFuture;
 use litepost::connection::{self, Access, Options};
 use litepost::log::LogReader;
 use litepost::{NewEvent, enqueue, schema};
-use litepost_core::{Applied, Outcome, Seq, Unavailable};
+use litepost_core::Seq;
 use litepost_relay::config::{Config, Purpose};
 use litepost_relay::relay::{Commits, Relay};
-use litepost_relay::sink::{Batch, Sink, SinkContext, SinkFactory};
 use litepost_testkit::measure::{Samples, Targets, figure, quick};
 use rusqlite::TransactionBehavior;
 use rustix::fs::inotify;
@@ -91,9 +92,11 @@ fn latency(name: &str, kind: &str, connection: &str, durable: bool) -> Samples {
     let folder = outbox(kind, connection, durable);
     let mut config = Config::load(&folder.path().join("litepost.toml"), Purpose::Deliver).unwrap().relay();
     let seen = Seen::default();
-    for destination in config.sources.iter_mut().flat_map(|source| &mut source.destinations) {
-        destination.factory = Arc::new(Watched { factory: Arc::clone(&destination.factory), seen: Arc::clone(&seen) });
-    }
+    let hears = Arc::clone(&seen);
+    watched::watch(&mut config, move |confirmed| {
+        let at = now_ns();
+        hears.lock().unwrap().extend(confirmed.iter().map(|seq| (*seq, at)));
+    });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let stop = CancellationToken::new();
     let stopped = stop.clone();
@@ -254,56 +257,4 @@ fn cpu_ns() -> u64 {
         stat.split(' ').next()?.parse::<u64>().ok()
     };
     threads.flatten().filter_map(used).sum()
-}
-
-/// A destination that says when it has confirmed.
-struct Watched {
-    factory: Arc<dyn SinkFactory>,
-    seen: Seen,
-}
-
-impl SinkFactory for Watched {
-    fn connect<'a>(&'a self, context: &'a SinkContext) -> BoxFuture<'a, Result<Box<dyn Sink>, Unavailable>> {
-        Box::pin(async {
-            let sink = self.factory.connect(context).await?;
-            Ok(Box::new(WatchedSink { sink, seen: Arc::clone(&self.seen) }) as Box<dyn Sink>)
-        })
-    }
-
-    fn needs_watermark(&self) -> bool {
-        self.factory.needs_watermark()
-    }
-
-    fn remembers(&self) -> bool {
-        self.factory.remembers()
-    }
-}
-
-struct WatchedSink {
-    sink: Box<dyn Sink>,
-    seen: Seen,
-}
-
-impl Sink for WatchedSink {
-    fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>> {
-        Box::pin(async {
-            let outcomes = self.sink.deliver(batch).await;
-            let at = now_ns();
-            let confirmed = batch.events.iter().zip(&outcomes).filter(|(_, outcome)| **outcome == Outcome::Delivered);
-            self.seen.lock().unwrap().extend(confirmed.map(|(event, _)| (event.seq, at)));
-            outcomes
-        })
-    }
-
-    fn applied(&self) -> Option<Applied> {
-        self.sink.applied()
-    }
-
-    fn confirmed(&self) -> Option<Seq> {
-        self.sink.confirmed()
-    }
-
-    fn close(&mut self) -> BoxFuture<'_, ()> {
-        self.sink.close()
-    }
 }

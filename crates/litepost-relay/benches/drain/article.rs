@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use litepost_testkit::measure::written_bytes;
 use rusqlite::{Connection, TransactionBehavior, params};
 
-use crate::{PAYLOAD_BYTES, per};
+use crate::outbox::truncate;
+use crate::{PAYLOAD_BYTES, life, per};
 
 const TABLE: &str = "
     CREATE TABLE OutboxEvents (EventID TEXT PRIMARY KEY, AggregateType TEXT NOT NULL, AggregateID TEXT NOT NULL,
@@ -32,6 +33,10 @@ const PUBLISHED: &str = "UPDATE OutboxEvents SET Status = 'published', Published
 const INSERT: &str = "WITH RECURSIVE n(i) AS (SELECT ?1 UNION ALL SELECT i + 1 FROM n WHERE i < ?2) \
     INSERT INTO OutboxEvents (EventID, AggregateType, AggregateID, EventType, Payload, CreatedAt, NextAttemptAt) \
     SELECT lower(hex(randomblob(16))), 'Order', i % 10000, 'OrderCreated', '\"' || printf('%.*c', ?3, 'x') || '\"', i, i FROM n";
+
+/// What its index of the published is for.
+const DELETE: &str = "DELETE FROM OutboxEvents WHERE EventID IN (SELECT EventID FROM OutboxEvents \
+    WHERE Status = 'published' AND PublishedAt >= 0 ORDER BY PublishedAt LIMIT ?1)";
 
 /// The article's outbox with a backlog.
 pub(crate) struct Article {
@@ -95,5 +100,23 @@ impl Article {
         #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
         let bytes = (written_bytes() - before) as f64;
         (1.0 / per(events, start.elapsed().as_secs_f64()), per(events, bytes))
+    }
+
+    /// Events written one a commit, then claimed, published and deleted: bytes written for each by either.
+    pub(crate) fn life(&mut self, events: i64) -> (f64, f64) {
+        let written = life::counted(events, || {
+            for n in 1..=events {
+                self.db.prepare_cached(INSERT).unwrap().execute(params![n, n, PAYLOAD_BYTES - 2]).unwrap();
+            }
+            self.written = events;
+            truncate(&self.db);
+        });
+        let drained = life::counted(events, || {
+            self.claim(Duration::MAX);
+            assert_eq!(self.done, events);
+            while self.db.prepare_cached(DELETE).unwrap().execute([life::BATCH]).unwrap() > 0 {}
+            truncate(&self.db);
+        });
+        (written, drained)
     }
 }

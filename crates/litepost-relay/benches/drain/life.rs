@@ -9,32 +9,54 @@ use litepost_testkit::measure::{Targets, figure, quick, written_bytes};
 use rusqlite::{Connection, TransactionBehavior};
 use serde_json::json;
 
+use crate::article::Article;
 use crate::outbox::{self, Outbox, truncate};
-use crate::{PAYLOAD_BYTES, per};
+use crate::{PAYLOAD_BYTES, peers, per};
 
 /// Rows that the bare loop takes and deletes in one transaction: as many as litepost prunes in one.
-const BATCH: i64 = 500;
+pub(crate) const BATCH: i64 = 500;
+const BARE: &str = "bare INSERT, DELETE of 500 at a time";
 
 pub(crate) fn run(targets: &mut Targets) {
     let events = if quick() { 2_000 } else { 100_000 };
     let (enqueued, drained) = litepost(events);
     let (inserted, deleted) = bare(events);
-    println!(
-        "\n{:<44} {:>14} {:>20} {:>10}",
-        "bytes written per event, one event a commit", "written", "drained and pruned", "whole"
-    );
-    for (name, first, second) in
-        [("litepost", enqueued, drained), ("bare INSERT, DELETE of 500 at a time", inserted, deleted)]
-    {
-        println!("{name:<44} {first:>14.0} {second:>20.0} {:>10.0}", first + second);
-        figure(&json!({ "life": name, "events": events, "enqueue_bytes": first, "drain_bytes": second }));
-    }
+    header();
+    line("litepost", events, (enqueued, drained));
+    line(BARE, events, (inserted, deleted));
     let times = (enqueued + drained) / (inserted + deleted);
     targets.at_most("bytes of an event's life / the bare INSERT's and DELETE's", 1.5, times);
 }
 
+/// The same, fewer events, beside every peer. What a peer writes is counted in its own process.
+pub(crate) fn beside_peers() {
+    let events = if quick() { 500 } else { 10_000 };
+    header();
+    line("litepost", events, litepost(events));
+    line(BARE, events, bare(events));
+    line("the article's table and claim loop", events, Article::as_written(0).life(events));
+    line("the same, its index in the order of its query", events, Article::mended(0).life(events));
+    for (name, peer) in peers::LIVES {
+        line(name, events, peers::life(peer, events));
+    }
+}
+
+fn header() {
+    println!(
+        "\n{:<46} {:>14} {:>20} {:>10}",
+        "bytes written per event, one event a commit", "written", "drained and pruned", "whole"
+    );
+}
+
+fn line(name: &str, events: i64, (first, second): (f64, f64)) {
+    println!("{name:<46} {first:>14.0} {second:>20.0} {:>10.0}", first + second);
+    figure(&json!({
+        "life": name, "events": events, "enqueue_bytes": first, "drain_bytes": second, "bytes": first + second,
+    }));
+}
+
 #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
-fn counted(events: i64, work: impl FnOnce()) -> f64 {
+pub(crate) fn counted(events: i64, work: impl FnOnce()) -> f64 {
     let before = written_bytes();
     work();
     per(events, (written_bytes() - before) as f64)
@@ -73,7 +95,7 @@ fn litepost(events: i64) -> (f64, f64) {
     (enqueued, drained)
 }
 
-fn rows(connection: &Connection) -> i64 {
+pub(crate) fn rows(connection: &Connection) -> i64 {
     connection.query_row("SELECT max(seq) - min(seq) + 1 FROM litepost_outbox", [], |row| row.get(0)).unwrap()
 }
 

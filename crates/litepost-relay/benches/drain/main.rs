@@ -2,8 +2,9 @@
 //! `cargo xtask bench drain`, or `cargo bench -p litepost-relay --bench drain [-- --quick | --events 1000000 | --curve]`.
 //!
 //! Prints events per second and bytes written per event, at backlogs of 10,000 and `--events`, with durable reads on and
-//! off, receipts written; bytes to disk of an event's whole life; what a relay costs a producer beside it. `--curve`
-//! drains up to 10 million and shows what memory a relay takes for them. Only ratios carry over.
+//! off, receipts written; bytes to disk of an event's whole life; what a relay costs a producer beside it. `--curve [BACKLOG]
+//! [size]` drains up to 10 million and shows what memory a relay takes for them, and the file they lie in; `--curves [NAME]`
+//! drains backlogs of other shapes. Only ratios carry over.
 
 #![allow(clippy::print_stdout, reason = "a benchmark's result is what it prints")]
 #![allow(clippy::disallowed_methods, reason = "measuring time is this program's purpose")]
@@ -11,10 +12,12 @@
 
 mod article;
 mod beside;
+mod curves;
 mod life;
 mod outbox;
 mod peers;
 mod process;
+mod size;
 
 use std::time::Duration;
 
@@ -39,8 +42,11 @@ fn main() {
     }
     let mut targets = Targets::default();
     let large = if quick() { 2 * SMALL } else { argument("events").unwrap_or(LARGE) };
-    if std::env::args().any(|arg| arg == "--curve") {
+    let asked = |flag: &str| std::env::args().any(|arg| arg == flag);
+    if asked("--curve") {
         curve(if quick() { SMALL } else { 10 * LARGE }, &mut targets);
+    } else if asked("--curves") {
+        curves::run(&mut targets);
     } else {
         let small = side_by_side(SMALL, &mut targets);
         with_peers(if quick() { 2_000 } else { MIDDLE }, &mut targets);
@@ -143,27 +149,32 @@ fn with_peers(backlog: i64, targets: &mut Targets) {
     }
 }
 
+/// Whether this part of the bench was asked for: all are when none is named.
+fn named(part: &str) -> bool {
+    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with("--")).peekable();
+    words.peek().is_none() || words.any(|word| word == part)
+}
+
 /// Backlogs from a thousand to `most`, and the memory that a relay of its own process takes for the largest.
 fn curve(most: i64, targets: &mut Targets) {
     header();
     let mut backlog = 1_000;
     while backlog <= most {
-        let mut ours = Outbox::with_backlog(backlog);
-        let (mut durable, mut volatile) =
-            (Line::new("litepost, durable reads"), Line::new("litepost, durable_reads = false"));
-        for _ in 0..if quick() || backlog > LARGE { 1 } else { 3 } {
-            durable.add(ours.drain(true));
-            volatile.add(ours.drain(false));
-        }
-        durable.print(backlog);
-        volatile.print(backlog);
-        if backlog == most {
-            let megabytes = ours.drain_elsewhere();
-            println!("most memory of a relay that drained {backlog} events: {megabytes:.1} MB");
-            figure(&json!({ "backlog": backlog, "relay_memory_mb": megabytes }));
-            targets.at_most(format!("memory of a relay, backlog {backlog}, MB"), 64.0, megabytes);
+        if named(&backlog.to_string()) {
+            let mut ours = Outbox::with_backlog(backlog);
+            let (mut durable, mut volatile) =
+                (Line::new("litepost, durable reads"), Line::new("litepost, durable_reads = false"));
+            for _ in 0..if quick() || backlog > LARGE { 1 } else { 5 } {
+                durable.add(ours.drain(true));
+                volatile.add(ours.drain(false));
+            }
+            durable.print(backlog);
+            volatile.print(backlog);
         }
         backlog *= 10;
+    }
+    if named("size") {
+        size::run(most, targets);
     }
 }
 

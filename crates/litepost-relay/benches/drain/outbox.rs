@@ -13,7 +13,7 @@ use litepost_relay::relay::Relay;
 use litepost_testkit::measure::{seed, written_bytes};
 use rusqlite::{Connection, params};
 
-use crate::{PAYLOAD_BYTES, per, process};
+use crate::{PAYLOAD_BYTES, per};
 
 /// Keys are drawn from so many.
 const KEYS: i64 = 10_000;
@@ -26,11 +26,21 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// An empty one.
+    /// An empty one in an application's file.
     pub(crate) fn empty() -> Self {
+        Self::made(|_| {})
+    }
+
+    /// An empty one in a file of its own, as `litepost migrate` makes it: such a file can shrink.
+    pub(crate) fn alone() -> Self {
+        Self::made(|connection| connection::found_file(connection).unwrap())
+    }
+
+    fn made(prepare: impl FnOnce(&Connection)) -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let outbox = Self { folder, backlog: 0, drains: 0 };
         let mut connection = Options::new(Access::ReadWrite).create(true).open(outbox.database()).unwrap();
+        prepare(&connection);
         connection::enable_wal(&connection).unwrap();
         schema::migrate(&mut connection).unwrap();
         outbox
@@ -48,7 +58,7 @@ impl Outbox {
     }
 
     /// Adds events, their keys drawn by the seed; a million to a transaction.
-    fn fill(&mut self, events: i64) {
+    pub(crate) fn fill(&mut self, events: i64) {
         let connection = connection::open(self.database(), Access::ReadWrite).unwrap();
         connection.pragma_update(None, "synchronous", "OFF").unwrap();
         connection.pragma_update(None, "cache_size", -100_000).unwrap();
@@ -86,12 +96,6 @@ impl Outbox {
         truncate(&connection::open(self.database(), Access::ReadWrite).unwrap());
         let (rate, bytes) = drain(&config, self.backlog);
         (rate, per(self.backlog, bytes))
-    }
-
-    /// The same in another process; the most memory it had resident, in megabytes.
-    pub(crate) fn drain_elsewhere(&mut self) -> f64 {
-        let config = self.configure(true, true);
-        process::drain(&config)
     }
 }
 
