@@ -8,7 +8,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 use crate::connection::{self, Access};
 use crate::contract::Enqueued;
-use crate::enqueue::{write, write_alone};
+use crate::enqueue::write_alone;
 use crate::enqueue_error::EnqueueError;
 use crate::error::{Doing as _, StoreError};
 use crate::event::NewEvent;
@@ -73,47 +73,4 @@ pub(crate) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
         .pragma_update(None, "synchronous", if normal { "NORMAL" } else { "FULL" })
         .doing("opening the database")?;
     Ok(connection)
-}
-
-/// Writes events in one transaction: a failed event fails alone, a failed transaction fails all of them.
-pub(crate) fn write_group(connection: &Connection, events: &[&NewEvent]) -> Vec<Result<Enqueued, EnqueueError>> {
-    if let [event] = events {
-        return vec![write_alone(connection, event)];
-    }
-    let begun = run(connection, "BEGIN IMMEDIATE");
-    let mut results: Vec<_> = events
-        .iter()
-        .map(|event| {
-            begun.clone()?;
-            // An INSERT that is refused is undone by itself (its guards raise ABORT), so no savepoint is needed.
-            write(connection, event)
-        })
-        .collect();
-    if begun.is_err() {
-        return results;
-    }
-    let ended = if connection.is_autocommit() {
-        // A full disk or an I/O error: SQLite has rolled everything back.
-        let cause = results.iter().find_map(|r| r.as_ref().err().filter(|e| **e != EnqueueError::NoTransaction));
-        Err(cause.cloned().unwrap_or(EnqueueError::NoTransaction))
-    } else {
-        run(connection, "COMMIT")
-    };
-    if let Err(error) = ended {
-        if !connection.is_autocommit() {
-            // What cannot be rolled back either is rolled back when the connection closes; the error is told already.
-            let _ = run(connection, "ROLLBACK");
-        }
-        for result in &mut results {
-            if matches!(result, Ok(_) | Err(EnqueueError::NoTransaction)) {
-                *result = Err(error.clone());
-            }
-        }
-    }
-    results
-}
-
-fn run(connection: &Connection, sql: &str) -> Result<(), EnqueueError> {
-    connection.prepare_cached(sql)?.execute([])?;
-    Ok(())
 }
