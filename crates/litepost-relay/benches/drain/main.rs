@@ -3,7 +3,7 @@
 //!
 //! Prints events per second and bytes written per event, at backlogs of 10,000 and `--events`, with durable reads on and
 //! off, receipts written; bytes to disk of an event's whole life; what a relay costs a producer beside it. `--curve [BACKLOG]
-//! [size]` drains up to 10 million and shows what memory a relay takes for them, and the file they lie in; `--curves [NAME]`
+//! [memory] [size] [portions]` drains up to 10 million and shows what memory a relay takes for them, and the file they lie in; `--curves [NAME]`
 //! drains backlogs of other shapes. Only ratios carry over.
 
 #![allow(clippy::print_stdout, reason = "a benchmark's result is what it prints")]
@@ -173,8 +173,14 @@ fn curve(most: i64, targets: &mut Targets) {
         }
         backlog *= 10;
     }
+    if named("memory") {
+        size::memory(most, targets);
+    }
     if named("size") {
-        size::run(most, targets);
+        size::at_once(most, targets);
+    }
+    if named("portions") {
+        size::portions(most);
     }
 }
 

@@ -15,19 +15,27 @@ use crate::outbox::{self, Outbox, truncate};
 use crate::process::{self, Running};
 use crate::{PAYLOAD_BYTES, life};
 
-const PORTIONS: i64 = 100;
+const PORTIONS: i64 = 20;
 /// A relay that prunes nothing for so long is stuck.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-pub(crate) fn run(events: i64, targets: &mut Targets) {
-    println!("\n{:<64} {:>12}", format!("{events} events of {PAYLOAD_BYTES} bytes"), "MB");
+/// A relay of its own process that keeps what it has delivered.
+pub(crate) fn memory(events: i64, targets: &mut Targets) {
+    header(events);
     let mut outbox = Outbox::alone();
     outbox.fill(events);
-    print("file", "the database file, all of them waiting", events, file_mb(&outbox));
     let config = outbox.configure(true, true);
     let memory = process::drain(&config);
     print("memory", "most memory of a relay that delivers them and keeps them", events, memory);
     targets.at_most(format!("memory of a relay, backlog {events}, MB"), 64.0, memory);
+}
+
+/// All at once, by a relay that prunes.
+pub(crate) fn at_once(events: i64, targets: &mut Targets) {
+    header(events);
+    let mut outbox = Outbox::alone();
+    outbox.fill(events);
+    print("file", "the database file, all of them waiting", events, file_mb(&outbox));
     let config = outbox.configure(true, false);
     let memory = process::drain(&config);
     print("memory", "most memory of a relay that delivers and prunes them", events, memory);
@@ -36,7 +44,11 @@ pub(crate) fn run(events: i64, targets: &mut Targets) {
     print("file", "the database file, all delivered and pruned", events, file_mb(&outbox));
     LaneStore::open(outbox.database()).unwrap().vacuum().unwrap();
     print("file", "the same, `litepost prune --vacuum`", events, file_mb(&outbox));
-    drop(outbox);
+}
+
+/// One portion after the other.
+pub(crate) fn portions(events: i64) {
+    header(events);
     let mut outbox = Outbox::alone();
     let config = outbox.configure(true, false);
     let mut most = 0.0_f64;
@@ -47,6 +59,10 @@ pub(crate) fn run(events: i64, targets: &mut Targets) {
         most = most.max(file_mb(&outbox));
     }
     print("file", &format!("the database file, in {PORTIONS} portions one after the other"), events, most);
+}
+
+fn header(events: i64) {
+    println!("\n{:<64} {:>12}", format!("{events} events of {PAYLOAD_BYTES} bytes"), "MB");
 }
 
 fn print(kind: &str, name: &str, events: i64, megabytes: f64) {

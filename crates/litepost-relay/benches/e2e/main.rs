@@ -55,7 +55,7 @@ fn main() {
     );
     for kind in KINDS.into_iter().filter(|kind| words.is_empty() || words.iter().any(|word| word == kind)) {
         let mut destination = Destination::start(kind);
-        let (low, mid) = if quick() { (1, 1) } else { (25, 6) };
+        let (low, mid) = if quick() { (1, 1) } else { (20, 5) };
         for (rate, seconds) in [(10, low), (1_000, mid)] {
             let mut seen = Run { rate, time: Duration::from_secs(seconds) }.measure(&mut destination);
             assert_eq!(seen.acknowledged, seen.written, "{kind}: events were not acknowledged");
