@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::{Millis, Seq};
+use crate::{InlineStr, Millis, Seq};
 
 /// The body of an event, with the type it has in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,7 @@ pub enum Payload {
 impl Payload {
     /// The bytes as they stand in the log.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> &Bytes {
         match self {
             Self::Text(b) | Self::Blob(b) => b,
@@ -44,11 +45,11 @@ pub struct Event {
     /// Position in the log.
     pub seq: Seq,
     /// Stable and globally unique; what consumers use to recognise a redelivery.
-    pub id: Box<str>,
+    pub id: InlineStr,
     /// What routes the event. Shared, since a batch has few topics.
     pub topic: Arc<str>,
     /// Ordering key: the aggregate's id. Without one, the topic is the line the event stands in.
-    pub key: Option<Box<str>>,
+    pub key: Option<InlineStr>,
     /// What happened, for example `OrderCreated`; `sql` marks a statement event.
     pub kind: Arc<str>,
     /// The body.
@@ -96,6 +97,7 @@ impl Event {
 
     /// Roughly what the event occupies in memory, in bytes; what `max_in_flight_bytes` counts.
     #[must_use]
+    #[inline]
     pub fn weight(&self) -> usize {
         const FIXED: usize = 192;
         FIXED
@@ -143,6 +145,7 @@ impl EventRef {
 impl Deref for EventRef {
     type Target = Event;
 
+    #[inline]
     fn deref(&self) -> &Event {
         &self.chunk.events[self.index]
     }

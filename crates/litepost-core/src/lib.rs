@@ -7,6 +7,7 @@
 mod applied;
 mod event;
 mod filter;
+mod inline;
 mod lanes;
 mod outcome;
 pub mod pipeline;
@@ -18,6 +19,7 @@ mod units;
 pub use applied::{Applied, FormerLanes};
 pub use event::{Chunk, Event, EventRef, Payload};
 pub use filter::{HeaderFilter, TopicFilter, TopicPattern, TopicPatternError, is_for};
+pub use inline::InlineStr;
 pub use lanes::{Lane, Line, LineKind, Ordering, Split, line_hash};
 pub use outcome::{DeadReason, Outcome, Rejection, RetryHint, Unavailable, UnavailableKind};
 pub use pipeline::{Pipeline, PipelineConfig};

@@ -10,31 +10,42 @@ use std::path::Path;
 use std::sync::Arc;
 
 use litepost_core::{Chunk, EventRef, Seq};
-use rusqlite::{Connection, OptionalExtension as _};
+use rusqlite::{Connection, OptionalExtension as _, Rows};
 
 use crate::connection::{self, Access};
 use crate::durable::Durable;
 use crate::error::{Doing as _, StoreError};
 use crate::failpoint::{self, Point};
 use crate::schema;
-use decode::Decoder;
+use decode::{Batch, Columns, Decoder};
 
 const DOING: &str = "reading the log";
 
 /// The columns in the order the decoder reads them.
 macro_rules! select_events {
-    ($rest:literal) => {
+    ($columns:literal, $rest:literal) => {
         concat!(
-            "SELECT seq, id, topic, key, type, payload, headers, version, source, created_at, deliver_after, expires_at, \
-             only_for \
-             FROM main.litepost_outbox ",
+            "SELECT seq, id, topic, key, type, payload, created_at, ",
+            $columns,
+            " FROM main.litepost_outbox ",
             $rest
         )
     };
 }
+macro_rules! select_all {
+    ($rest:literal) => {
+        select_events!("headers, version, source, deliver_after, expires_at, only_for", $rest)
+    };
+}
 
-const READ_AFTER: &str = select_events!("WHERE seq > ?1 ORDER BY seq LIMIT ?2");
-const READ_ONE: &str = select_events!("WHERE seq = ?1");
+const READ_AFTER: &str = select_all!("WHERE seq > ?1 ORDER BY seq LIMIT ?2");
+const READ_ONE: &str = select_all!("WHERE seq = ?1");
+/// The columns that every event has, and one that is NULL unless there is more: asking SQLite for a column costs more
+/// than finding that there is none.
+const READ_PLAIN_AFTER: &str = select_events!(
+    "coalesce(headers, version, source, deliver_after, expires_at, only_for)",
+    "WHERE seq > ?1 ORDER BY seq LIMIT ?2"
+);
 
 /// Reads events. One thread, one connection.
 #[derive(Debug)]
@@ -42,6 +53,8 @@ pub struct LogReader {
     connection: Connection,
     durable: Durable,
     decoder: Decoder,
+    /// Whether what was read last had none of the columns that most events lack.
+    plain: bool,
 }
 
 impl LogReader {
@@ -54,14 +67,14 @@ impl LogReader {
         schema::require_current(&connection)?;
         // From now on SQLite itself refuses a write through this connection.
         connection.pragma_update(None, "query_only", true).doing(DOING)?;
-        Ok(Self { connection, durable: Durable::default(), decoder: Decoder::default() })
+        Ok(Self { connection, durable: Durable::default(), decoder: Decoder::default(), plain: false })
     }
 
     /// Opens the log for looking only: SQLite itself refuses every write.
     pub fn look(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let connection = connection::open(path, Access::ReadOnly)?;
         schema::require_current(&connection)?;
-        Ok(Self { connection, durable: Durable::default(), decoder: Decoder::default() })
+        Ok(Self { connection, durable: Durable::default(), decoder: Decoder::default(), plain: false })
     }
 
     /// The fencing tokens of a destination's lanes: lane and token.
@@ -80,22 +93,22 @@ impl LogReader {
     /// The events behind `after`: at most `max_events` of them, and no further one once they weigh `max_bytes`. A single
     /// event is returned whatever it weighs. Empty when there is none.
     pub fn read_after(&mut self, after: Seq, max_events: usize, max_bytes: usize) -> Result<Arc<Chunk>, StoreError> {
-        let limit = i64::try_from(max_events).unwrap_or(i64::MAX);
-        let mut statement = self.connection.prepare_cached(READ_AFTER).doing(DOING)?;
-        let mut rows = statement.query([after.0, limit]).doing(DOING)?;
         let mut batch = self.decoder.batch();
-        let mut last = after.0;
-        while let Some(row) = rows.next().doing(DOING)? {
-            let seq: i64 = row.get(0).doing(DOING)?;
-            // A damaged page can answer with rows that were not asked for. Following them would read in circles.
-            if seq <= last {
-                return Err(StoreError::Corrupt { doing: DOING, code: rusqlite::ffi::SQLITE_CORRUPT });
+        let mut left = Left { after: after.0, events: max_events, max_bytes };
+        if self.plain {
+            let mut statement = self.connection.prepare_cached(READ_PLAIN_AFTER).doing(DOING)?;
+            let mut rows = statement.query(left.bind()).doing(DOING)?;
+            let end = left.read(&mut rows, &mut batch, Columns::Plain)?;
+            if end == End::More {
+                // The rest by the other statement: this one is not at its end, so both read one snapshot.
+                self.plain = false;
+                let mut statement = self.connection.prepare_cached(READ_AFTER).doing(DOING)?;
+                left.read(&mut statement.query(left.bind()).doing(DOING)?, &mut batch, Columns::All)?;
             }
-            last = seq;
-            batch.push(row).doing(DOING)?;
-            if batch.weight() >= max_bytes {
-                break;
-            }
+        } else {
+            let mut statement = self.connection.prepare_cached(READ_AFTER).doing(DOING)?;
+            left.read(&mut statement.query(left.bind()).doing(DOING)?, &mut batch, Columns::All)?;
+            self.plain = batch.is_plain();
         }
         Ok(batch.finish())
     }
@@ -112,7 +125,7 @@ impl LogReader {
             for seq in wanted {
                 let mut rows = statement.query([seq.0]).doing(DOING)?;
                 if let Some(row) = rows.next().doing(DOING)? {
-                    batch.push(row).doing(DOING)?;
+                    batch.push(Seq(row.get(0).doing(DOING)?), row, Columns::All).doing(DOING)?;
                 }
             }
         }
@@ -128,7 +141,7 @@ impl LogReader {
         let mut statement = connection.prepare_cached(READ_ONE).doing(DOING)?;
         let mut rows = statement.query([seq.0]).doing(DOING)?;
         while let Some(row) = rows.next().doing(DOING)? {
-            batch.push(row).doing(DOING)?;
+            batch.push(Seq(row.get(0).doing(DOING)?), row, Columns::All).doing(DOING)?;
         }
         Ok(EventRef::new(&batch.finish(), 0))
     }
@@ -184,6 +197,48 @@ impl LogReader {
 
     fn meta(&self, name: &str) -> Result<String, StoreError> {
         meta(&self.connection, name)
+    }
+}
+
+/// What of the log is still to be read.
+struct Left {
+    after: i64,
+    events: usize,
+    max_bytes: usize,
+}
+
+/// How a statement ended.
+#[derive(PartialEq)]
+enum End {
+    /// There is nothing more, or enough.
+    Done,
+    /// The next row has more columns than the statement asks for.
+    More,
+}
+
+impl Left {
+    fn bind(&self) -> [i64; 2] {
+        [self.after, i64::try_from(self.events).unwrap_or(i64::MAX)]
+    }
+
+    fn read(&mut self, rows: &mut Rows<'_>, batch: &mut Batch<'_>, columns: Columns) -> Result<End, StoreError> {
+        while let Some(row) = rows.next().doing(DOING)? {
+            let seq: i64 = row.get(0).doing(DOING)?;
+            // A damaged page can answer with rows that were not asked for. Following them would read in circles.
+            if seq <= self.after {
+                return Err(StoreError::Corrupt { doing: DOING, code: rusqlite::ffi::SQLITE_CORRUPT });
+            }
+            if columns == Columns::Plain && decode::has_more(row).doing(DOING)? {
+                return Ok(End::More);
+            }
+            self.after = seq;
+            self.events = self.events.saturating_sub(1);
+            batch.push(Seq(seq), row, columns).doing(DOING)?;
+            if batch.weight() >= self.max_bytes {
+                break;
+            }
+        }
+        Ok(End::Done)
     }
 }
 

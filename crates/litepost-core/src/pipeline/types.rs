@@ -124,7 +124,7 @@ impl Decisions {
     #[must_use]
     pub fn pauses(&self, event: &Event) -> bool {
         (!self.paused_topics.is_empty() && self.paused_topics.contains(&*event.topic))
-            || (!self.paused_keys.is_empty() && event.key.as_ref().is_some_and(|key| self.paused_keys.contains(key)))
+            || (!self.paused_keys.is_empty() && event.key.as_deref().is_some_and(|key| self.paused_keys.contains(key)))
     }
 
     /// Whether anything waits for an operator to resume it.

@@ -23,6 +23,12 @@ impl Interner {
     /// Names that hold more than this are no topics; start over rather than grow.
     const LIMIT: usize = 4_096;
 
+    /// What is shared from now on is not shared with what was read before.
+    fn renew(&mut self) {
+        self.known.clear();
+        self.last = None;
+    }
+
     /// The shared text, and whether it was valid UTF-8.
     fn intern(&mut self, bytes: &[u8]) -> (Arc<str>, bool) {
         if let Some(last) = self.last.as_ref().filter(|last| last.as_bytes() == bytes) {
@@ -45,6 +51,10 @@ impl Interner {
     }
 }
 
+/// Large chunks have topics and types of their own: while one thread reads the next chunk another one lets go of the one
+/// before, and a count that both change for each event goes to and fro between their processors.
+const SHARED_EVENTS_MAX: usize = 256;
+
 /// What is kept from chunk to chunk.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
@@ -58,13 +68,64 @@ pub(super) struct Decoder {
 impl Decoder {
     pub(super) fn batch(&mut self) -> Batch<'_> {
         let (events, bytes) = (self.last_events, self.last_bytes);
+        if events >= SHARED_EVENTS_MAX {
+            self.topics.renew();
+            self.kinds.renew();
+        }
         Batch {
             decoder: self,
             events: Vec::with_capacity(events),
             payloads: Vec::with_capacity(events),
             buffer: BytesMut::with_capacity(bytes),
             weight: 0,
+            plain: true,
         }
+    }
+}
+
+/// Which columns a row has.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Columns {
+    All,
+    /// Those that every event has, and one that says whether there is more.
+    Plain,
+}
+
+/// Whether a row of [`Columns::Plain`] has something in a column that it leaves out.
+pub(super) fn has_more(row: &Row<'_>) -> rusqlite::Result<bool> {
+    Ok(row.get_ref(7)? != ValueRef::Null)
+}
+
+/// What most events have nothing of.
+#[derive(Default)]
+struct Rare {
+    headers: Option<Box<str>>,
+    version: Option<i64>,
+    source: Option<Box<str>>,
+    deliver_after: Option<i64>,
+    expires_at: Option<i64>,
+    only_for: Option<Box<str>>,
+}
+
+impl Rare {
+    fn read(row: &Row<'_>, defects: &mut Defects) -> rusqlite::Result<Self> {
+        Ok(Self {
+            headers: text(row.get_ref(7)?, "headers", defects),
+            version: integer(row.get_ref(8)?),
+            source: text(row.get_ref(9)?, "source", defects),
+            deliver_after: integer(row.get_ref(10)?),
+            expires_at: integer(row.get_ref(11)?),
+            only_for: text(row.get_ref(12)?, "only_for", defects),
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.headers.is_none()
+            && self.version.is_none()
+            && self.source.is_none()
+            && self.deliver_after.is_none()
+            && self.expires_at.is_none()
+            && self.only_for.is_none()
     }
 }
 
@@ -76,16 +137,22 @@ pub(super) struct Batch<'a> {
     payloads: Vec<Range<usize>>,
     buffer: BytesMut,
     weight: usize,
+    plain: bool,
 }
 
 impl Batch<'_> {
+    /// Whether no event has any of the columns that [`Columns::Plain`] leaves out.
+    pub(super) fn is_plain(&self) -> bool {
+        self.plain
+    }
+
     pub(super) fn weight(&self) -> usize {
         self.weight
     }
 
-    pub(super) fn push(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
+    /// Adds the event in `row`, whose position is `seq`.
+    pub(super) fn push(&mut self, seq: Seq, row: &Row<'_>, columns: Columns) -> rusqlite::Result<()> {
         let mut defects = Defects::default();
-        let seq = Seq(row.get(0)?);
         let id = text(row.get_ref(1)?, "id", &mut defects).unwrap_or_default();
         let topic = interned(&mut self.decoder.topics, row.get_ref(2)?, "topic", &mut defects);
         let key = text(row.get_ref(3)?, "key", &mut defects);
@@ -105,6 +172,12 @@ impl Batch<'_> {
                 true
             }
         };
+        let created_at = Millis(integer(row.get_ref(6)?).unwrap_or(0));
+        let rare = match columns {
+            Columns::All => Rare::read(row, &mut defects)?,
+            Columns::Plain => Rare::default(),
+        };
+        self.plain &= rare.is_empty();
         // The bytes move into their place when the buffer is complete.
         let placeholder = Bytes::new();
         let event = Event {
@@ -114,13 +187,13 @@ impl Batch<'_> {
             key,
             kind,
             payload: if is_text { Payload::Text(placeholder) } else { Payload::Blob(placeholder) },
-            headers: text(row.get_ref(6)?, "headers", &mut defects),
-            version: integer(row.get_ref(7)?),
-            source: text(row.get_ref(8)?, "source", &mut defects),
-            created_at: Millis(integer(row.get_ref(9)?).unwrap_or(0)),
-            deliver_after: integer(row.get_ref(10)?).map(Millis),
-            expires_at: integer(row.get_ref(11)?).map(Millis),
-            only_for: text(row.get_ref(12)?, "only_for", &mut defects),
+            headers: rare.headers,
+            version: rare.version,
+            source: rare.source,
+            created_at,
+            deliver_after: rare.deliver_after.map(Millis),
+            expires_at: rare.expires_at.map(Millis),
+            only_for: rare.only_for,
             defect: defects.finish(),
         };
         self.payloads.push(start..self.buffer.len());
@@ -161,12 +234,12 @@ impl Defects {
     }
 }
 
-fn text(value: ValueRef<'_>, column: &str, defects: &mut Defects) -> Option<Box<str>> {
+fn text<'a, T: From<&'a str> + From<String>>(value: ValueRef<'a>, column: &str, defects: &mut Defects) -> Option<T> {
     match value {
         ValueRef::Text(bytes) => Some(std::str::from_utf8(bytes).map_or_else(
             |_| {
                 defects.add(column, "is no valid UTF-8");
-                String::from_utf8_lossy(bytes).into()
+                String::from_utf8_lossy(bytes).into_owned().into()
             },
             Into::into,
         )),

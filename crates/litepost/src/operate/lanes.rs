@@ -250,7 +250,7 @@ fn event(row: &rusqlite::Row<'_>) -> rusqlite::Result<Event> {
         })
     };
     let mut event = Event::new(Seq(row.get(0)?), "", &text(1)?.unwrap_or_default(), "");
-    event.key = text(2)?.map(String::into_boxed_str);
+    event.key = text(2)?.map(Into::into);
     event.deliver_after = row.get::<_, Option<i64>>(3)?.map(litepost_core::Millis);
     Ok(event)
 }

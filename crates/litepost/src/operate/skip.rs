@@ -145,7 +145,7 @@ pub(super) fn is_unsettled(tx: &Connection, destination: &str, lanes: &Lanes, se
         .doing(DOING)?;
     let Some((topic, key, later)) = found else { return Err(StoreError::EventMissing { seq }) };
     let mut event = Event::new(seq, "", &topic, "");
-    event.key = key.as_deref().map(Box::from);
+    event.key = key.as_deref().map(Into::into);
     event.deliver_after = later.map(Millis);
     if lanes.is_ahead_of(&event) {
         return Ok(true);

@@ -134,3 +134,46 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    /// Rows without the columns that most events lack are read by a statement of their own.
+    #[test]
+    fn a_column_that_is_set_is_read_wherever_it_stands(
+        rows in prop::collection::vec(prop::option::weighted(0.2, 0..7_usize), 1..40),
+        max_events in 1..12_usize,
+    ) {
+        const SET: [(&str, &str); 7] = [
+            ("headers", "'{\"a\":1}'"), ("version", "7"), ("source", "CAST(x'41ff' AS TEXT)"), ("deliver_after", "0"),
+            ("expires_at", "9"), ("only_for", "'shop.audit'"), ("source", "''"),
+        ];
+        let file = file();
+        let app = open(&file.path);
+        for (n, row) in rows.iter().enumerate() {
+            let (column, value) = row.map_or(("type", "''"), |at| SET[at]);
+            let sql =
+                format!("INSERT INTO litepost_outbox (topic, key, payload, {column}) VALUES ('t', {n}, x'00', {value})");
+            app.execute_batch(&sql).unwrap();
+        }
+        let mut log = LogReader::open(&file.path).unwrap();
+        let (mut after, mut read) = (Seq::ZERO, Vec::new());
+        loop {
+            let chunk = log.read_after(after, max_events, usize::MAX).unwrap();
+            let Some(last) = chunk.events().last() else { break };
+            prop_assert_eq!(chunk.events().len(), max_events.min(rows.len() - read.len()));
+            after = last.seq;
+            read.extend(chunk.events().to_vec());
+        }
+        for (event, row) in read.iter().zip(&rows) {
+            let set = [
+                event.headers.is_some(), event.version.is_some(), event.source.as_deref() == Some("A\u{fffd}"),
+                event.deliver_after.is_some(), event.expires_at.is_some(), event.only_for.is_some(),
+                event.source.as_deref() == Some(""),
+            ];
+            prop_assert_eq!(set.iter().position(|set| *set), *row, "{:?}", event);
+            prop_assert_eq!(set.iter().filter(|set| **set).count(), row.iter().count());
+            prop_assert_eq!(event.defect.is_some(), *row == Some(2));
+            prop_assert_eq!(&*log.fetch(&[event.seq]).unwrap()[0], event);
+        }
+    }
+}
