@@ -98,7 +98,36 @@ pub enum StatementError {
 struct Wire<'a> {
     sql: String,
     #[serde(borrow, default)]
-    args: Option<&'a RawValue>,
+    args: Option<WireArgs<'a>>,
+}
+
+/// The values as written, found in one pass over the payload.
+enum WireArgs<'a> {
+    Positional(Vec<&'a RawValue>),
+    Named(NamedArgs<'a>),
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for WireArgs<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor<'a>(std::marker::PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> serde::de::Visitor<'de> for Visitor<'a> {
+            type Value = WireArgs<'a>;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an array of arguments or an object of named ones")
+            }
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                let mut values = Vec::with_capacity(8);
+                while let Some(raw) = seq.next_element()? {
+                    values.push(raw);
+                }
+                Ok(WireArgs::Positional(values))
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                named(map).map(WireArgs::Named)
+            }
+        }
+        deserializer.deserialize_any(Visitor(std::marker::PhantomData))
+    }
 }
 
 impl Statement {
@@ -111,20 +140,19 @@ impl Statement {
     /// Reads a payload.
     pub fn parse(payload: &str) -> Result<Self, StatementError> {
         let wire: Wire<'_> = serde_json::from_str(payload)?;
-        let args = match wire.args.map(RawValue::get) {
+        let args = match wire.args {
             None => Args::Positional(Vec::new()),
-            Some(text) if text.starts_with('{') => {
-                let map: NamedArgs<'_> = serde_json::from_str(text)?;
-                let mut named = Vec::with_capacity(map.0.len());
-                for (at, (name, raw)) in map.0.into_iter().enumerate() {
-                    named.push((name, parse_value(at + 1, raw.get())?));
-                }
-                Args::Named(named)
+            Some(WireArgs::Named(NamedArgs(entries))) => {
+                let named = entries.into_iter().enumerate();
+                let named = named.map(|(at, (name, raw))| Ok((name, parse_value(at + 1, raw.get())?)));
+                Args::Named(named.collect::<Result<_, StatementError>>()?)
             }
-            Some(text) => {
-                let list: Vec<&RawValue> = serde_json::from_str(text)?;
-                let values = list.iter().enumerate().map(|(at, raw)| parse_value(at + 1, raw.get()));
-                Args::Positional(values.collect::<Result<_, _>>()?)
+            Some(WireArgs::Positional(list)) => {
+                let mut values = Vec::with_capacity(list.len());
+                for (at, raw) in list.iter().enumerate() {
+                    values.push(parse_value(at + 1, raw.get())?);
+                }
+                Args::Positional(values)
             }
         };
         Ok(Self { sql: wire.sql, args })
@@ -177,18 +205,31 @@ impl<'de: 'a, 'a> Deserialize<'de> for NamedArgs<'a> {
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("an object of named arguments")
             }
-            fn visit_map<M: serde::de::MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-                let mut entries: Vec<(String, &'a RawValue)> = Vec::new();
-                while let Some((name, raw)) = map.next_entry::<String, &'a RawValue>()? {
-                    if entries.iter().any(|(seen, _)| *seen == name) {
-                        return Err(serde::de::Error::custom(format!("the argument {name:?} is given twice")));
-                    }
-                    entries.push((name, raw));
-                }
-                Ok(NamedArgs(entries))
+            fn visit_map<M: serde::de::MapAccess<'de>>(self, map: M) -> Result<Self::Value, M::Error> {
+                named(map)
             }
         }
         deserializer.deserialize_map(Visitor(std::marker::PhantomData))
+    }
+}
+
+fn named<'de: 'a, 'a, M: serde::de::MapAccess<'de>>(mut map: M) -> Result<NamedArgs<'a>, M::Error> {
+    let mut entries: Vec<(String, &'a RawValue)> = Vec::new();
+    while let Some((name, raw)) = map.next_entry::<String, &'a RawValue>()? {
+        if entries.iter().any(|(seen, _)| *seen == name) {
+            return Err(serde::de::Error::custom(format!("the argument {name:?} is given twice")));
+        }
+        entries.push((name, raw));
+    }
+    Ok(NamedArgs(entries))
+}
+
+/// The text of a JSON string.
+fn parse_text(raw: &str) -> Result<String, StatementError> {
+    // What was scanned as JSON and has no escape says what it is.
+    match raw.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+        Some(text) if !text.as_bytes().contains(&b'\\') => Ok(text.to_owned()),
+        _ => Ok(serde_json::from_str(raw)?),
     }
 }
 
@@ -197,7 +238,7 @@ fn parse_value(position: usize, raw: &str) -> Result<Value, StatementError> {
         Some(b'n') => Ok(Value::Null),
         Some(b't') => Ok(Value::Bool(true)),
         Some(b'f') => Ok(Value::Bool(false)),
-        Some(b'"') => Ok(Value::Text(serde_json::from_str(raw)?)),
+        Some(b'"') => parse_text(raw).map(Value::Text),
         Some(b'{') => parse_tagged(position, raw),
         Some(b'[') => Err(StatementError::Argument {
             position,

@@ -81,7 +81,15 @@ impl Server {
 
     /// How many rows arrived, and the sum of their numbers.
     fn sum(&self, folder: &Path) -> String {
-        let sql = "SELECT concat(count(*), ' ', sum(n)) FROM stock";
+        self.ask(folder, "SELECT concat(count(*), ' ', sum(n)) FROM stock")
+    }
+
+    /// When litepost's last batch was committed, by its ledger: milliseconds by the wall clock.
+    fn last_commit_ms(&self, folder: &Path) -> u128 {
+        self.ask(folder, "SELECT concat(max(updated_at), '') FROM litepost_ledger").trim().parse().unwrap()
+    }
+
+    fn ask(&self, folder: &Path, sql: &str) -> String {
         match self {
             Self::Sqlite => {
                 Connection::open(folder.join("target.db")).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
@@ -103,7 +111,7 @@ fn main() {
     // A relay runs for long: what it costs to start and to stop must not be what is measured. SQLite is fast.
     let events = |name: &str| match (quick, name) {
         (true, _) => 5_000,
-        (false, "sqlite") => 500_000,
+        (false, "sqlite") => 1_000_000,
         (false, _) => PEER_EVENTS,
     };
     let wanted = |name: &str| {
@@ -236,11 +244,16 @@ fn litepost(server: &Server, folder: &Path) -> Duration {
     std::fs::write(folder.join("litepost.toml"), config).unwrap();
     let config = Config::load(&folder.join("litepost.toml"), Purpose::Deliver).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let start = Instant::now();
+    let start = wall_ms();
     let report = runtime.block_on(Relay::new(config.relay()).run_until_idle(future::pending()));
-    let took = start.elapsed();
     assert!(report.drained_everything(), "{report:?}");
-    took
+    // Until the last row is there, as the loop by hand. What a relay tidies in the outbox when it stops, for 0.3 s at
+    // most, is no part of it.
+    Duration::from_millis(u64::try_from(server.last_commit_ms(folder) - start).unwrap())
+}
+
+fn wall_ms() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis()
 }
 
 /// What a careful person would write: read a batch, one transaction with its cursor, on to the next.

@@ -37,6 +37,16 @@ impl Bell {
         }
     }
 
+    /// Waits for a ring alone: whoever is in the middle of a backlog learns nothing from a write, and would be woken by
+    /// each, its own relay's included. What is written meanwhile ends the next [`Bell::wait`].
+    pub(super) fn wait_for_ring(&mut self, timeout: Duration) -> Heard {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Watching(watching) => watching.wait_for_ring(timeout),
+            Self::Told(told) => told.wait_for_ring(timeout),
+        }
+    }
+
     /// The ringing side.
     pub(super) fn ring(&self) -> Ring {
         match self {
@@ -61,7 +71,7 @@ impl Ring {
         match self {
             #[cfg(target_os = "linux")]
             Self::Event(event) => watching::ring(event),
-            Self::Told(told) => told.say(|said| &mut said.rung),
+            Self::Told(told) => told.rung(),
         }
     }
 }
@@ -77,6 +87,8 @@ pub(super) struct Told {
 struct Said {
     rung: bool,
     written: bool,
+    /// Whoever waits wants to hear of a ring alone.
+    ring_only: bool,
 }
 
 impl Told {
@@ -86,12 +98,25 @@ impl Told {
 
     /// Ends a wait: the database may have been written to.
     pub(super) fn written(&self) {
-        self.say(|said| &mut said.written);
+        let mut said = self.said();
+        said.written = true;
+        if !said.ring_only {
+            self.news.notify_one();
+        }
     }
 
-    fn say(&self, what: impl FnOnce(&mut Said) -> &mut bool) {
-        *what(&mut self.said()) = true;
+    fn rung(&self) {
+        self.said().rung = true;
         self.news.notify_one();
+    }
+
+    fn wait_for_ring(&self, timeout: Duration) -> Heard {
+        let mut said = self.said();
+        said.ring_only = true;
+        let quiet = |said: &mut Said| !said.rung;
+        let (mut said, _) = self.news.wait_timeout_while(said, timeout, quiet).unwrap_or_else(PoisonError::into_inner);
+        said.ring_only = false;
+        if std::mem::take(&mut said.rung) { Heard::Rung } else { Heard::Nothing }
     }
 
     fn wait(&self, timeout: Duration) -> Heard {
@@ -112,11 +137,11 @@ impl Told {
 pub(super) mod watching {
     //! The bell that watches the file system itself (inotify(7), eventfd(2)).
 
-    use std::ffi::OsString;
+    use std::ffi::{OsStr, OsString};
     use std::mem::MaybeUninit;
     use std::os::fd::OwnedFd;
     use std::os::unix::ffi::OsStrExt as _;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
@@ -130,20 +155,34 @@ pub(super) mod watching {
     /// A name is 255 bytes at most; enough for some events.
     const BUFFER: usize = 4_096;
 
-    /// A watch of one folder and an event to ring with.
+    /// A watch of some files of one folder and an event to ring with.
     pub(in super::super) struct Watching {
         watch: OwnedFd,
         event: Arc<OwnedFd>,
+        folder: PathBuf,
         names: Vec<OsString>,
     }
 
     impl Watching {
-        /// Watches for writes to `names` in `folder`.
+        /// Watches for writes to `names` in `folder`. A write to another file there, be it the target's, wakes nobody:
+        /// SQLite writes each page by itself, and each would be a wake-up. A watch does not open a file (closing it
+        /// would drop SQLite's locks).
         pub(in super::super) fn new(folder: &Path, names: Vec<OsString>) -> io::Result<Self> {
             let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-            inotify::add_watch(&watch, folder, WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
+            // Before the files: one that is made in between is heard of.
+            inotify::add_watch(&watch, folder, WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
             let event = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-            Ok(Self { watch, event, names })
+            let watching = Self { watch, event, folder: folder.to_owned(), names };
+            watching.names.iter().try_for_each(|name| watching.watch(name))?;
+            Ok(watching)
+        }
+
+        /// Watches the file that has this name now, if any. Again and again, it is one watch.
+        fn watch(&self, name: &OsStr) -> io::Result<()> {
+            match inotify::add_watch(&self.watch, self.folder.join(name), WatchFlags::MODIFY) {
+                Ok(_) | Err(io::Errno::NOENT) => Ok(()),
+                Err(error) => Err(error),
+            }
         }
 
         pub(super) fn ring(&self) -> Arc<OwnedFd> {
@@ -172,15 +211,30 @@ pub(super) mod watching {
             }
         }
 
-        /// Whether somebody has rung, and whether something was written in the folder.
-        fn poll(&self, until: Instant) -> io::Result<(bool, bool)> {
-            let left = until.saturating_duration_since(clock::instant());
-            let left = Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            };
+        pub(super) fn wait_for_ring(&self, timeout: Duration) -> Heard {
+            let until = clock::instant() + timeout;
+            loop {
+                let mut fds = [PollFd::new(&*self.event, PollFlags::IN)];
+                match poll(&mut fds, Some(&left(until))) {
+                    Ok(0) => return Heard::Nothing,
+                    Ok(_) => {
+                        let _ = io::read(&*self.event, &mut [0_u8; 8]);
+                        return Heard::Rung;
+                    }
+                    Err(io::Errno::INTR) => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "cannot wait for a ring");
+                        std::thread::sleep(timeout);
+                        return Heard::Nothing;
+                    }
+                }
+            }
+        }
+
+        /// Whether somebody has rung, and whether the watch has something to say.
+        pub(super) fn poll(&self, until: Instant) -> io::Result<(bool, bool)> {
             let mut fds = [PollFd::new(&*self.event, PollFlags::IN), PollFd::new(&self.watch, PollFlags::IN)];
-            poll(&mut fds, Some(&left))?;
+            poll(&mut fds, Some(&left(until)))?;
             Ok((!fds[0].revents().is_empty(), !fds[1].revents().is_empty()))
         }
 
@@ -190,12 +244,25 @@ pub(super) mod watching {
             let mut told = inotify::Reader::new(&self.watch, &mut buffer);
             let mut ours = false;
             while let Ok(event) = told.next() {
-                // Without a name it is about the folder itself, or the queue has run over.
-                ours |=
-                    event.file_name().is_none_or(|name| self.names.iter().any(|one| one.as_bytes() == name.to_bytes()));
+                // Without a name it is about one of our files, the folder itself, or the queue has run over.
+                let Some(name) = event.file_name() else {
+                    ours = true;
+                    continue;
+                };
+                let Some(name) = self.names.iter().find(|one| one.as_bytes() == name.to_bytes()) else { continue };
+                // Another file has the name now. What was written before it is watched is found by looking.
+                ours = true;
+                if let Err(error) = self.watch(name) {
+                    tracing::debug!(%error, "cannot watch a file");
+                }
             }
             ours
         }
+    }
+
+    fn left(until: Instant) -> Timespec {
+        let left = until.saturating_duration_since(clock::instant());
+        Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }
     }
 
     pub(super) fn ring(event: &OwnedFd) {
@@ -207,6 +274,8 @@ pub(super) mod watching {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(target_os = "linux")]
+    use crate::clock;
 
     const LONG: Duration = Duration::from_secs(20);
     const SHORT: Duration = Duration::from_millis(1);
@@ -261,6 +330,46 @@ mod tests {
         std::fs::write(folder.path().join("shop.db-wal"), "y").unwrap();
         bell.ring().ring();
         assert_eq!(bell.wait(LONG), Heard::Rung);
+        assert_eq!(bell.wait(LONG), Heard::Written);
+    }
+
+    #[test]
+    fn a_write_wakes_nobody_who_waits_for_a_ring_alone_and_is_heard_of_afterwards() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = Arc::<Told>::default();
+        let mut bells = vec![Bell::Told(Arc::clone(&told))];
+        #[cfg(target_os = "linux")]
+        bells.push(watching(folder.path()));
+        for bell in &mut bells {
+            told.written();
+            std::fs::write(folder.path().join("shop.db-wal"), "x").unwrap();
+            assert_eq!(bell.wait_for_ring(Duration::from_millis(50)), Heard::Nothing);
+            bell.ring().ring();
+            assert_eq!(bell.wait_for_ring(LONG), Heard::Rung);
+            assert_eq!(bell.wait(LONG), Heard::Written);
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_that_is_made_anew_or_takes_the_name_is_heard_and_a_neighbour_is_not_even_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let (wal, other) = (folder.path().join("shop.db-wal"), folder.path().join("target.db-wal"));
+        std::fs::write(&wal, "x").unwrap();
+        std::fs::write(&other, "x").unwrap();
+        let mut bell = watching(folder.path());
+        std::fs::write(&other, "y").unwrap();
+        let Bell::Watching(watching) = &bell else { panic!() };
+        assert_eq!(watching.poll(clock::instant() + SHORT).unwrap(), (false, false));
+
+        std::fs::remove_file(&wal).unwrap();
+        std::fs::write(&wal, "z").unwrap();
+        assert_eq!(bell.wait(LONG), Heard::Written);
+        std::fs::rename(&other, &wal).unwrap();
+        assert_eq!(bell.wait(LONG), Heard::Written);
+        // The news of what has gone may come by themselves.
+        while bell.wait(Duration::from_millis(50)) != Heard::Nothing {}
+        std::fs::write(&wal, "in the file that took the name").unwrap();
         assert_eq!(bell.wait(LONG), Heard::Written);
     }
 }

@@ -47,6 +47,8 @@ pub(super) const LOOK_AGAIN: [Duration; 6] = [
 /// How long a look is repeated at once before the thread sleeps again: a commit follows its first write within
 /// microseconds, and a processor that sleeps takes tens of them to wake.
 pub(super) const LOOK_ON: Duration = Duration::from_micros(60);
+/// While every lane is at work on a backlog, operators' wishes are looked for this often, and not at each commit.
+const WISHES_EVERY: Duration = Duration::from_millis(250);
 
 /// Why a read failed, for people.
 pub(super) type ReadError = String;
@@ -240,8 +242,15 @@ impl Worker {
         }
     }
 
-    /// Nobody asks: waits until somebody does, or until there may be something to look for.
+    /// Nobody asks: waits until somebody does, or until there may be something to look for. While no lane has come to the
+    /// end of the log, that can be an operator's wish only.
     fn wait(&mut self) {
+        if self.parked.is_empty() && self.look.is_none() {
+            if self.bell.wait_for_ring(WISHES_EVERY) == Heard::Nothing {
+                self.look_for_wishes(self.log.data_version().ok());
+            }
+            return;
+        }
         let pause = self.look.map_or(SAFETY_POLL, |(at, _)| at.saturating_duration_since(clock::instant()));
         match self.bell.wait(pause) {
             Heard::Rung => {}

@@ -6,7 +6,7 @@
 
 use litepost_core::statement::STATEMENT_KIND;
 use litepost_core::{Event, EventRef, Rejection, Seq, Statement};
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 
 use crate::sink::Batch;
 
@@ -44,10 +44,49 @@ impl Parsed {
     }
 }
 
+/// Statements that were read before they were asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Vec<(Seq, Read)>);
+
+impl Known {
+    /// Reads one more.
+    pub(crate) fn read(&mut self, event: &Event) {
+        self.0.push((event.seq, read(event)));
+    }
+
+    /// A place for the statement of each event, filled where it is known. Both are ascending as a rule; where they are
+    /// not, what is not found is read again.
+    pub(crate) fn assign(self, events: &[EventRef]) -> Vec<Parsed> {
+        let mut known = self.0.into_iter().peekable();
+        let mut found = |event: &EventRef| {
+            while known.next_if(|(seq, _)| *seq < event.seq).is_some() {}
+            Parsed(known.next_if(|(seq, _)| *seq == event.seq).map(|(_, read)| read))
+        };
+        events.iter().map(&mut found).collect()
+    }
+}
+
+/// Begins to read what comes after a batch, on a thread that may block; `None` when nothing is known to come.
+pub(crate) fn read_on(batch: &Batch) -> Option<oneshot::Receiver<Known>> {
+    if batch.upcoming.is_empty() {
+        return None;
+    }
+    let (upcoming, (done, known)) = (batch.upcoming.clone(), oneshot::channel());
+    tokio::task::spawn_blocking(move || {
+        let mut known = Known::default();
+        for event in &upcoming {
+            known.read(event);
+        }
+        // Nobody waits for it when the sink has gone.
+        let _ = done.send(known);
+    });
+    Some(known)
+}
+
 /// What is being read ahead.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    reading: Option<JoinHandle<Vec<(Seq, Read)>>>,
+    reading: Option<oneshot::Receiver<Known>>,
 }
 
 impl Ahead {
@@ -56,30 +95,15 @@ impl Ahead {
         let known = match self.reading.take() {
             // A panic in there is met again, and answered for, where the event itself is read.
             Some(reading) => reading.await.unwrap_or_default(),
-            None => Vec::new(),
+            None => Known::default(),
         };
-        assign(known, &batch.events)
+        known.assign(&batch.events)
     }
 
     /// Begins to read what comes after `batch`.
     pub(crate) fn read_on(&mut self, batch: &Batch) {
-        if !batch.upcoming.is_empty() {
-            let upcoming = batch.upcoming.clone();
-            self.reading = Some(tokio::task::spawn_blocking(move || {
-                upcoming.iter().map(|event| (event.seq, read(event))).collect()
-            }));
-        }
+        self.reading = read_on(batch);
     }
-}
-
-/// Both are ascending as a rule; where they are not, what is not found is read again.
-fn assign(known: Vec<(Seq, Read)>, events: &[EventRef]) -> Vec<Parsed> {
-    let mut known = known.into_iter().peekable();
-    let mut found = |event: &EventRef| {
-        while known.next_if(|(seq, _)| *seq < event.seq).is_some() {}
-        Parsed(known.next_if(|(seq, _)| *seq == event.seq).map(|(_, read)| read))
-    };
-    events.iter().map(&mut found).collect()
 }
 
 #[cfg(test)]

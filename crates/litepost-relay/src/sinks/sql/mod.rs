@@ -14,7 +14,7 @@ mod outbox_seq;
 mod plan;
 mod session;
 
-pub(crate) use ahead::{Ahead, Parsed};
+pub(crate) use ahead::{Known, Parsed, read_on};
 pub(crate) use beginning::Beginnings;
 pub(crate) use engine::{look, open, unavailable};
 pub(crate) use exact::{Columns, Held, Holds, moment};

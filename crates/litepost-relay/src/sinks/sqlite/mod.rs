@@ -2,7 +2,7 @@
 //!
 //! A batch and its ledger row commit in one transaction of the target, so a crash anywhere applies nothing twice and
 //! a relay with an older fencing token cannot commit. A statement that fails is undone alone; what stands
-//! before it commits. Works on a thread that may block, with one connection per lane.
+//! before it commits. Works on threads that may block, with one connection per lane.
 
 mod bind;
 mod errors;
@@ -11,9 +11,10 @@ mod ledger;
 mod look;
 mod numbers;
 mod target;
+mod worker;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use litepost_core::{Applied, Outcome, Unavailable, UnavailableKind};
@@ -21,8 +22,9 @@ use rusqlite::InterruptHandle;
 use serde::Deserialize;
 
 use self::target::Target;
+use self::worker::{Reading, Worker};
 use super::settings;
-use super::sql::{Ahead, Options};
+use super::sql::{Options, read_on};
 use crate::inspect::Finding;
 use crate::sink::{
     Batch, LedgerOf, LedgerRow, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType,
@@ -83,8 +85,8 @@ impl SinkFactory for Factory {
             let mut target = opened.await?;
             target.check_against_log().await?;
             let (interrupt, applied) = (target.interrupt_handle(), target.applied());
-            let (target, interrupt) = (Arc::new(Mutex::new(target)), Arc::new(interrupt));
-            Ok(Box::new(SqliteSink { target, interrupt, applied, ahead: Ahead::default() }) as Box<dyn Sink>)
+            let worker = Worker::begin(target)?;
+            Ok(Box::new(SqliteSink { worker, interrupt: Arc::new(interrupt), applied, reading: None }) as Box<dyn Sink>)
         })
     }
 
@@ -116,10 +118,11 @@ impl SinkFactory for Factory {
 }
 
 struct SqliteSink {
-    target: Arc<Mutex<Target>>,
+    worker: Worker,
     interrupt: Arc<InterruptHandle>,
     applied: Option<Applied>,
-    ahead: Ahead,
+    /// The statements of the next batch, in all likelihood.
+    reading: Option<Reading>,
 }
 
 /// Stops the statement under way when the delivery is dropped at its deadline.
@@ -141,14 +144,9 @@ impl Sink for SqliteSink {
     fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>> {
         Box::pin(async move {
             let mut stop = InterruptOnDrop(Some(Arc::clone(&self.interrupt)));
-            let mut parsed = self.ahead.parsed(batch).await;
-            let (target, order, events) = (Arc::clone(&self.target), batch.order, batch.events.clone());
-            let applied = blocking(move || {
-                let mut target = target.lock().unwrap_or_else(PoisonError::into_inner);
-                target.apply(order, &events, &mut parsed)
-            });
+            let applied = self.worker.apply(batch, self.reading.take());
             // Begun after the batch itself, so that it is that which finds a processor awake.
-            self.ahead.read_on(batch);
+            self.reading = read_on(batch);
             let outcomes = applied.await;
             stop.0 = None;
             outcomes.unwrap_or_else(|unavailable| vec![Outcome::Unavailable(unavailable); batch.events.len()])
