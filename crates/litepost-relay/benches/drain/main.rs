@@ -1,8 +1,11 @@
 //! Drains a backlog into a sink that confirms at once, beside the article's claim loop and the peers from PyPI, in one run:
 //! `cargo xtask bench drain`, or `cargo bench -p litepost-relay --bench drain [-- --quick | --events 1000000 | --curve]`.
 //!
-//! Prints events per second and bytes written per event, at backlogs of 10,000 and `--events`, with durable reads on and
-//! off, receipts written; bytes to disk of an event's whole life; what a relay costs a producer beside it. `--curve [BACKLOG]
+//! Prints events per second and bytes written per event, at backlogs of 10,000 (part `small`) and `--events` (`large`), with
+//! durable reads on and off, receipts written, and beside the peers (`peers`); bytes to disk of an event's whole life
+//! (`life`); what a relay costs a producer beside it (`beside`). litepost's rate is from before the relay's start until the
+//! destination confirmed the last event. What follows has a column of its own: the last settlement and, for up to 0.3 s,
+//! housekeeping, which writes the receipts of what was delivered. The bytes are those of all of it. `--curve [BACKLOG]
 //! [memory] [size] [portions]` drains up to 10 million and shows what memory a relay takes for them, and the file they lie in; `--curves [NAME]`
 //! drains backlogs of other shapes. Only ratios carry over.
 
@@ -18,6 +21,8 @@ mod outbox;
 mod peers;
 mod process;
 mod size;
+#[path = "../common/watched.rs"]
+mod watched;
 
 use std::time::Duration;
 
@@ -25,7 +30,7 @@ use litepost_testkit::measure::{Rounds, Targets, argument, figure, quick};
 use serde_json::json;
 
 use article::Article;
-use outbox::Outbox;
+use outbox::{Drained, Outbox};
 
 /// Bytes of an event's body.
 const PAYLOAD_BYTES: i64 = 256;
@@ -48,30 +53,41 @@ fn main() {
     } else if asked("--curves") {
         curves::run(&mut targets);
     } else {
-        let small = side_by_side(SMALL, &mut targets);
-        with_peers(if quick() { 2_000 } else { MIDDLE }, &mut targets);
-        let grown = side_by_side(large, &mut targets);
-        targets.rounds_at_least(
-            format!("drain at {large} / drain at {SMALL}, durable reads"),
-            1.0,
-            &grown.over(&small),
-        );
-        life::run(&mut targets);
-        beside::run(&mut targets);
+        let small = named("small").then(|| side_by_side(SMALL, &mut targets));
+        if named("peers") {
+            with_peers(if quick() { 2_000 } else { MIDDLE }, &mut targets);
+        }
+        let grown = named("large").then(|| side_by_side(large, &mut targets));
+        if let (Some(small), Some(grown)) = (small, grown) {
+            let what = format!("drain at {large} / drain at {SMALL}, durable reads");
+            targets.rounds_at_least(what, 1.0, &grown.over(&small));
+        }
+        if named("life") {
+            life::run(&mut targets);
+        }
+        if named("beside") {
+            beside::run(&mut targets);
+        }
     }
     targets.print();
 }
 
-/// One way to drain: events per second, and bytes written per event.
+/// One way to drain: events per second, bytes written per event, and what a relay takes to stop.
 struct Line {
     name: &'static str,
     rate: Rounds,
     bytes: Rounds,
+    stop_ms: Rounds,
 }
 
 impl Line {
     fn new(name: &'static str) -> Self {
-        Self { name, rate: Rounds::default(), bytes: Rounds::default() }
+        Self { name, rate: Rounds::default(), bytes: Rounds::default(), stop_ms: Rounds::default() }
+    }
+
+    fn ours(&mut self, drained: &Drained) {
+        self.add((drained.rate, drained.bytes));
+        self.stop_ms.add(drained.stop_ms);
     }
 
     fn add(&mut self, (rate, bytes): (f64, f64)) {
@@ -80,19 +96,22 @@ impl Line {
     }
 
     fn print(&self, backlog: i64) {
-        let bytes = (self.bytes.median() > 0.0).then(|| self.bytes.median());
-        let shown = bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{bytes:.1}"));
-        println!("{:<46} {backlog:>9} {:>34} {shown:>14}", self.name, self.rate.shown());
+        let known = |rounds: &Rounds| (rounds.median() > 0.0).then(|| rounds.median());
+        let (bytes, stop_ms) = (known(&self.bytes), known(&self.stop_ms));
+        let [bytes_shown, stop_shown] =
+            [bytes, stop_ms].map(|value| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}")));
+        println!("{:<46} {backlog:>9} {:>34} {bytes_shown:>14} {stop_shown:>10}", self.name, self.rate.shown());
         figure(&json!({
             "contender": self.name, "backlog": backlog, "events_per_s": self.rate.figure(), "bytes_per_event": bytes,
+            "stop_ms": stop_ms,
         }));
     }
 }
 
 fn header() {
     println!(
-        "\n{:<46} {:>9} {:>34} {:>14}",
-        "drain into a sink that confirms at once", "backlog", "events/s", "bytes/event"
+        "\n{:<46} {:>9} {:>34} {:>14} {:>10}",
+        "drain into a sink that confirms at once", "backlog", "events/s", "bytes/event", "stop ms"
     );
 }
 
@@ -110,9 +129,9 @@ fn side_by_side(backlog: i64, targets: &mut Targets) -> Rounds {
     ]
     .map(Line::new);
     for _ in 0..rounds {
-        durable.add(ours.drain(true));
+        durable.ours(&ours.drain(true));
         claims.add(written.claim(PATIENCE));
-        volatile.add(ours.drain(false));
+        volatile.ours(&ours.drain(false));
         mended_claims.add(mended.claim(PATIENCE));
     }
     for line in [&durable, &volatile, &claims, &mended_claims] {
@@ -135,7 +154,7 @@ fn with_peers(backlog: i64, targets: &mut Targets) {
     let mut ours = Line::new("litepost, durable reads");
     let mut lines = peers::PEERS.map(|(name, _)| Line::new(name));
     for _ in 0..if quick() { 1 } else { 3 } {
-        ours.add(outbox.drain(true));
+        ours.ours(&outbox.drain(true));
         for (line, (_, peer)) in lines.iter_mut().zip(peers::PEERS) {
             line.rate.add(peers::drain(peer, backlog, PATIENCE));
         }
@@ -151,7 +170,11 @@ fn with_peers(backlog: i64, targets: &mut Targets) {
 
 /// Whether this part of the bench was asked for: all are when none is named.
 fn named(part: &str) -> bool {
-    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with("--")).peekable();
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(at) = words.iter().position(|word| word == "--events") {
+        words.drain(at..words.len().min(at + 2));
+    }
+    let mut words = words.iter().filter(|word| !word.starts_with("--")).peekable();
     words.peek().is_none() || words.any(|word| word == part)
 }
 
@@ -165,8 +188,8 @@ fn curve(most: i64, targets: &mut Targets) {
             let (mut durable, mut volatile) =
                 (Line::new("litepost, durable reads"), Line::new("litepost, durable_reads = false"));
             for _ in 0..if quick() || backlog > LARGE { 1 } else { 5 } {
-                durable.add(ours.drain(true));
-                volatile.add(ours.drain(false));
+                durable.ours(&ours.drain(true));
+                volatile.ours(&ours.drain(false));
             }
             durable.print(backlog);
             volatile.print(backlog);

@@ -4,6 +4,7 @@
 
 use std::future;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use litepost::connection::{self, Access, Options};
@@ -13,7 +14,7 @@ use litepost_relay::relay::Relay;
 use litepost_testkit::measure::{seed, written_bytes};
 use rusqlite::{Connection, params};
 
-use crate::{PAYLOAD_BYTES, per};
+use crate::{PAYLOAD_BYTES, per, watched};
 
 /// Keys are drawn from so many.
 const KEYS: i64 = 10_000;
@@ -90,26 +91,42 @@ impl Outbox {
         path
     }
 
-    /// Delivers everything to a destination that has had nothing: events per second, bytes written per event.
-    pub(crate) fn drain(&mut self, durable: bool) -> (f64, f64) {
+    /// Delivers everything to a destination that has had nothing.
+    pub(crate) fn drain(&mut self, durable: bool) -> Drained {
         let config = self.configure(durable, true);
         truncate(&connection::open(self.database(), Access::ReadWrite).unwrap());
-        let (rate, bytes) = drain(&config, self.backlog);
-        (rate, per(self.backlog, bytes))
+        drain(&config, self.backlog)
     }
 }
 
-/// Runs a relay until everything is delivered, which must be `events`: events per second, and bytes written.
-pub(crate) fn drain(config: &Path, events: i64) -> (f64, f64) {
-    let config = Config::load(config, Purpose::Deliver).unwrap();
+/// What a relay took to deliver everything.
+pub(crate) struct Drained {
+    /// Events per second, from before the start until the last was confirmed.
+    pub(crate) rate: f64,
+    /// Bytes written per event, until the relay had stopped.
+    pub(crate) bytes: f64,
+    /// Milliseconds from the last confirmation until the relay had stopped.
+    pub(crate) stop_ms: f64,
+}
+
+/// Runs a relay until everything is delivered, which must be `events`.
+pub(crate) fn drain(config: &Path, events: i64) -> Drained {
+    let mut config = Config::load(config, Purpose::Deliver).unwrap().relay();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let (before, start) = (written_bytes(), Instant::now());
-    let report = runtime.block_on(Relay::new(config.relay()).run_until_idle(future::pending()));
-    let took = start.elapsed();
+    let last = Arc::new(Mutex::new(start));
+    let confirmed = Arc::clone(&last);
+    watched::watch(&mut config, move |_| *confirmed.lock().unwrap() = Instant::now());
+    let report = runtime.block_on(Relay::new(config).run_until_idle(future::pending()));
+    let (stopped, last) = (start.elapsed(), *last.lock().unwrap() - start);
     assert_eq!(report.delivered(), events, "{report:?}");
     #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
     let bytes = (written_bytes() - before) as f64;
-    (1.0 / per(events, took.as_secs_f64()), bytes)
+    Drained {
+        rate: 1.0 / per(events, last.as_secs_f64()),
+        bytes: per(events, bytes),
+        stop_ms: (stopped - last).as_secs_f64() * 1e3,
+    }
 }
 
 pub(crate) fn truncate(connection: &Connection) {
