@@ -118,14 +118,14 @@ pub(crate) fn drain(config: &Path, events: i64) -> Drained {
     let confirmed = Arc::clone(&last);
     watched::watch(&mut config, move |_| *confirmed.lock().unwrap() = Instant::now());
     let report = runtime.block_on(Relay::new(config).run_until_idle(future::pending()));
-    let (stopped, last) = (start.elapsed(), *last.lock().unwrap() - start);
+    let (stopped, last) = (start.elapsed(), last.lock().unwrap().duration_since(start));
     assert_eq!(report.delivered(), events, "{report:?}");
     #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
     let bytes = (written_bytes() - before) as f64;
     Drained {
         rate: 1.0 / per(events, last.as_secs_f64()),
         bytes: per(events, bytes),
-        stop_ms: (stopped - last).as_secs_f64() * 1e3,
+        stop_ms: stopped.saturating_sub(last).as_secs_f64() * 1e3,
     }
 }
 
