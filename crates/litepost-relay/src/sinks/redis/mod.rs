@@ -1,10 +1,11 @@
 //! `redis`: adds events to Redis streams, each once, as the server itself sees to it.
 //!
-//! One script adds a batch and remembers the position in a hash beside the streams, atomically: what is sent again is
-//! recognised there, whatever was lost in between, and a relay with an older fencing token adds nothing. Entries have
+//! One script adds a batch and remembers the position in a hash beside the streams, atomically (or a transaction does, see
+//! direct.rs, to which the server sees as well): what is sent again is recognised there, whatever was lost in between, and a relay with an older fencing token adds nothing. Entries have
 //! the event's position in the log as their id (`SEQ-0`) as long as that ascends; several outbox files in one stream,
 //! and events that were held back, get the next free id behind the highest.
 
+mod direct;
 mod publish;
 mod session;
 

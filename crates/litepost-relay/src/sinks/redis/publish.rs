@@ -1,6 +1,7 @@
 //! Adding a batch, and what the server's answers mean.
 //!
-//! Called by the lane loop. Invariant: delivered is what the script has added, or had added before.
+//! Called by the lane loop. Invariant: delivered is what a script has added, or had added before, or a transaction that has
+//! stood as a whole (see direct.rs).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::{Applied, EventRef, Line, Outcome, Rejection, Seq, Unavailable, UnavailableKind};
 use redis::{Cmd, Pipeline, RedisError, Value};
 
+use super::direct::Direct;
 use super::session::{self, Session};
 use super::{PAYLOAD, Settings};
 use crate::clock;
@@ -25,32 +27,34 @@ const FIELDS_MAX: usize = 4_000;
 
 /// One connection.
 pub(super) struct RedisSink {
-    settings: Arc<Settings>,
-    session: Session,
+    pub(super) settings: Arc<Settings>,
+    pub(super) session: Session,
+    pub(super) direct: Direct,
     mapping: Mapping,
-    context: SinkContext,
+    pub(super) context: SinkContext,
 }
 
 /// An event made ready: where it goes, and what it is there.
-struct Entry<'a> {
-    at: usize,
-    stream: String,
+pub(super) struct Entry<'a> {
+    /// Its place in the batch.
+    pub(super) at: usize,
+    pub(super) stream: String,
     line: usize,
     message: Message<'a>,
 }
 
 impl Entry<'_> {
     /// Fields and values: those of the headers, of the media type, of the coding and of the body.
-    fn words(&self) -> usize {
+    pub(super) fn words(&self) -> usize {
         2 * (self.message.headers.len() + usize::from(self.message.content_encoding.is_some())) + 4
     }
 
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let headers: usize = self.message.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         headers + self.message.body.len()
     }
 
-    fn push(&self, command: &mut Cmd) {
+    pub(super) fn push(&self, command: &mut Cmd) {
         for (name, value) in &self.message.headers {
             command.arg(name.as_bytes()).arg(value.as_bytes());
         }
@@ -63,32 +67,44 @@ impl Entry<'_> {
 
 impl RedisSink {
     pub(super) fn new(settings: Arc<Settings>, session: Session, mapping: Mapping, context: &SinkContext) -> Self {
-        Self { settings, session, mapping, context: context.clone() }
+        Self { settings, session, direct: Direct::default(), mapping, context: context.clone() }
     }
 
     async fn add(&mut self, batch: &Batch) -> Vec<Outcome> {
-        let in_order = batch.order == DeliveryOrder::InOrder;
         let mut outcomes = vec![Outcome::Deferred; batch.events.len()];
         let entries = self.entries(batch, &mut outcomes);
+        if let Err(unavailable) = self.add_entries(batch, &entries, &mut outcomes).await {
+            for entry in &entries {
+                if outcomes[entry.at] == Outcome::Deferred {
+                    outcomes[entry.at] = Outcome::Unavailable(unavailable.clone());
+                }
+            }
+        } else if batch.order == DeliveryOrder::InOrder {
+            self.advance(batch, &outcomes);
+        }
+        outcomes
+    }
+
+    async fn add_entries(
+        &mut self,
+        batch: &Batch,
+        entries: &[Entry<'_>],
+        outcomes: &mut [Outcome],
+    ) -> Result<(), Unavailable> {
+        let in_order = batch.order == DeliveryOrder::InOrder;
+        let directly = if in_order { self.add_directly(batch, entries).await? } else { 0 };
+        let (added, rest) = entries.split_at(directly);
+        for entry in added {
+            outcomes[entry.at] = Outcome::Delivered;
+        }
         // Out of order, a run must know which lines have failed in the one before it.
         let together = if in_order { usize::MAX } else { 1 };
-        let runs = runs(&entries);
         let mut failed: Vec<usize> = Vec::new();
-        for group in runs.chunks(together) {
+        for group in runs(rest, RUN_EVENTS).chunks(together) {
             let group: Vec<Vec<&Entry<'_>>> =
                 group.iter().map(|run| run.iter().filter(|entry| !failed.contains(&entry.line)).collect()).collect();
             let group: Vec<Vec<&Entry<'_>>> = group.into_iter().filter(|run| !run.is_empty()).collect();
-            let answers = match self.run(batch, &group, in_order).await {
-                Ok(answers) => answers,
-                Err(unavailable) => {
-                    for entry in &entries {
-                        if outcomes[entry.at] == Outcome::Deferred {
-                            outcomes[entry.at] = Outcome::Unavailable(unavailable.clone());
-                        }
-                    }
-                    return outcomes;
-                }
-            };
+            let answers = self.run(batch, &group, in_order).await?;
             for (entry, word) in group.iter().flatten().zip(&answers) {
                 outcomes[entry.at] = self.outcome(word);
                 if outcomes[entry.at] != Outcome::Delivered {
@@ -96,20 +112,19 @@ impl RedisSink {
                 }
             }
         }
-        if in_order {
-            self.advance(batch, &outcomes);
-        }
-        outcomes
+        Ok(())
     }
 
     /// Every event that can be an entry. In order, the first that cannot ends the batch: the position must not pass it.
     fn entries<'a>(&self, batch: &'a Batch, outcomes: &mut [Outcome]) -> Vec<Entry<'a>> {
+        let in_order = batch.order == DeliveryOrder::InOrder;
         let mut lines: HashMap<Line, usize> = HashMap::new();
         let mut entries = Vec::with_capacity(batch.events.len());
         let mut refused: Vec<usize> = Vec::new();
         for (at, event) in batch.events.iter().enumerate() {
             let next = lines.len();
-            let line = *lines.entry(Line::of(event, self.context.ordering)).or_insert(next);
+            // In order, the first failure ends the batch, whatever its line.
+            let line = if in_order { 0 } else { *lines.entry(Line::of(event, self.context.ordering)).or_insert(next) };
             if refused.contains(&line) {
                 continue;
             }
@@ -121,7 +136,7 @@ impl RedisSink {
                 Ok(entry) => entries.push(entry),
                 Err(rejection) => {
                     outcomes[at] = Outcome::Rejected(rejection);
-                    if batch.order == DeliveryOrder::InOrder {
+                    if in_order {
                         break;
                     }
                     refused.push(line);
@@ -154,7 +169,8 @@ impl RedisSink {
         runs: &[Vec<&Entry<'_>>],
         in_order: bool,
     ) -> Result<Vec<String>, Unavailable> {
-        let mut pipeline = Pipeline::with_capacity(runs.len() + 1);
+        let mut pipeline = Pipeline::with_capacity(runs.len() + 5);
+        self.direct.abandon(&mut pipeline);
         let mut reached = self.session.reached;
         for run in runs {
             pipeline.add_command(self.command(batch, run, in_order, reached));
@@ -162,17 +178,22 @@ impl RedisSink {
                 reached = batch.events[last.at].seq.0;
             }
         }
-        let replicas = self.settings.replicas;
-        if replicas > 0 {
-            // Half the time for an answer: that this one takes too long must still be said.
-            pipeline.cmd("WAIT").arg(replicas).arg((self.settings.timeout / 2).as_millis().to_string());
+        session::push_wait(&self.settings, &mut pipeline);
+        let prepares = in_order && self.direct.prepares(runs.iter().flatten().copied());
+        if prepares {
+            self.direct.push_tail(&mut pipeline, &self.session.state, self.context.token);
         }
         let failed = |e: RedisError| session::unavailable(&self.settings.shown, &e);
-        let mut replies: Vec<Value> = pipeline.query_async(&mut self.session.connection).await.map_err(failed)?;
-        let waited = if replicas > 0 { replies.pop() } else { None };
+        let asking = pipeline.ignore_errors().query_async(&mut self.session.connection);
+        let mut replies: Vec<Value> = asking.await.map_err(failed)?;
+        if prepares {
+            self.direct.take_tail(&mut replies);
+        }
+        let waited = session::take_wait(&self.settings, &mut replies);
         let mut words = Vec::with_capacity(batch.events.len());
         for reply in replies {
-            let answer: Vec<String> = redis::from_redis_value(reply).map_err(|e| failed(e.into()))?;
+            let answer = reply.extract_error().map_err(failed)?;
+            let answer: Vec<String> = redis::from_redis_value(answer).map_err(|e| failed(e.into()))?;
             if let [word, token] = &answer[..]
                 && word == "FENCED"
             {
@@ -180,14 +201,7 @@ impl RedisSink {
             }
             words.extend(answer);
         }
-        match waited {
-            Some(Value::Int(have)) if have < i64::from(replicas) => {
-                let shown = &self.settings.shown;
-                let message = format!("{shown}: {have} of {replicas} replicas have the batch; it is sent again");
-                Err(Unavailable::new(UnavailableKind::Server, message))
-            }
-            _ => Ok(words),
-        }
+        waited.map(|()| words)
     }
 
     fn command(&self, batch: &Batch, run: &[&Entry<'_>], in_order: bool, reached: i64) -> Cmd {
@@ -245,13 +259,13 @@ impl RedisSink {
     }
 }
 
-/// Cuts a batch into pieces that the server works off without holding others up for long.
-fn runs<'a, 'b>(entries: &'b [Entry<'a>]) -> Vec<&'b [Entry<'a>]> {
+/// Cuts a batch into pieces that the server works off without holding others up for long: of so many events at most.
+pub(super) fn runs<'a, 'b>(entries: &'b [Entry<'a>], events_max: usize) -> Vec<&'b [Entry<'a>]> {
     let mut runs = Vec::new();
     let (mut from, mut bytes) = (0, 0);
     for (at, entry) in entries.iter().enumerate() {
         let size = entry.bytes();
-        if at > from && (at - from >= RUN_EVENTS || bytes + size > RUN_BYTES) {
+        if at > from && (at - from >= events_max || bytes + size > RUN_BYTES) {
             runs.push(&entries[from..at]);
             (from, bytes) = (at, 0);
         }

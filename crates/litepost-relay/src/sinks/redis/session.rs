@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use litepost_core::pipeline::DeliveryOrder;
 use litepost_core::{Event, FormerLanes, Seq, Unavailable, UnavailableKind};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError, ServerErrorKind, cmd};
+use redis::{AsyncConnectionConfig, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value, cmd};
 
 use super::{OnLoss, Settings};
 use crate::clock;
@@ -230,6 +230,29 @@ async fn bulk_bytes(connection: &mut MultiplexedConnection) -> usize {
     ask.arg("GET").arg("proto-max-bulk-len");
     let answer = ask.query_async::<HashMap<String, usize>>(connection).await;
     answer.ok().and_then(|found| found.into_values().next()).unwrap_or(BULK_BYTES)
+}
+
+/// Behind what was added: waits for the replicas, when that is wanted.
+pub(super) fn push_wait(settings: &Settings, pipeline: &mut Pipeline) {
+    if settings.replicas > 0 {
+        // Half the time for an answer: that this one takes too long must still be said.
+        pipeline.cmd("WAIT").arg(settings.replicas).arg((settings.timeout / 2).as_millis().to_string());
+    }
+}
+
+/// Takes the answer to [`push_wait`] off the replies.
+pub(super) fn take_wait(settings: &Settings, replies: &mut Vec<Value>) -> Result<(), Unavailable> {
+    let Settings { replicas, shown, .. } = settings;
+    if *replicas == 0 {
+        return Ok(());
+    }
+    let have = match replies.pop() {
+        Some(Value::Int(have)) if have >= i64::from(*replicas) => return Ok(()),
+        Some(Value::Int(have)) => have.to_string(),
+        other => format!("an unknown number ({other:.80?})"),
+    };
+    let message = format!("{shown}: {have} of {replicas} replicas have the batch; it is sent again");
+    Err(Unavailable::new(UnavailableKind::Server, message))
 }
 
 /// Another relay holds the lane.

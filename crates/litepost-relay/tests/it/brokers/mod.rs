@@ -24,6 +24,8 @@ pub(crate) mod nats;
 pub(crate) mod rabbitmq;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(feature = "redis")]
+mod redis_direct;
 #[cfg(feature = "aws")]
 pub(crate) mod sns;
 #[cfg(feature = "aws")]

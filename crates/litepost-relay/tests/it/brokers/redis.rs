@@ -22,6 +22,12 @@ pub(crate) fn harness() -> RedisHarness {
     RedisHarness { server: Redis::start() }
 }
 
+impl RedisHarness {
+    pub(crate) fn server(&self) -> &Redis {
+        &self.server
+    }
+}
+
 /// Runs one command with redis-py; what it answers is not looked at.
 fn command(url: &str, words: &[&str]) {
     const RUN: &str = "import sys, redis; redis.Redis.from_url(sys.argv[1]).execute_command(*sys.argv[2:])";
