@@ -113,8 +113,10 @@ impl Line {
         }
     }
 
-    /// As [`Line::of`], borrowed: the hot path compares and hashes without an allocation.
-    pub(crate) fn parts(event: &Event, ordering: Ordering) -> (LineKind, &str) {
+    /// As [`Line::of`], borrowed: the hot path compares and hashes without an allocation. An event that is a line of its own
+    /// ([`LineKind::Event`]) has no name here.
+    #[must_use]
+    pub fn parts(event: &Event, ordering: Ordering) -> (LineKind, &str) {
         match (ordering, &event.key) {
             _ if event.deliver_after.is_some() => (LineKind::Event, ""),
             (Ordering::None, _) => (LineKind::Event, ""),

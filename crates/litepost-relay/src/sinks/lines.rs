@@ -3,24 +3,37 @@
 //! Called by the sinks that wait for one answer per event. Invariant: behind an event of a line that failed, no later
 //! one of that line is begun, and with a depth of 1 (the default everywhere) none was under way either.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::future::Future;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::stream::{self, FuturesOrdered};
 use futures_util::{StreamExt as _, future};
-use litepost_core::{Line, Ordering as LineOrdering, Outcome};
+use litepost_core::{Line, LineKind, Ordering as LineOrdering, Outcome};
+use tokio::sync::Semaphore;
 
 use crate::sink::Batch;
 
 /// How much is under way at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Width {
-    /// Lines side by side. At least 1.
-    pub(crate) lines: usize,
-    /// Events of one line that may wait for their answers together. With more than 1, a destination that refuses one and
-    /// takes the next breaks the line's order.
+    /// Events that may wait for their answers at once. At least 1.
+    pub(crate) window: usize,
+    /// Those of one line among them. With more than 1, a destination that refuses one and takes the next breaks the
+    /// line's order.
     pub(crate) depth: usize,
+}
+
+/// A batch under way.
+struct Run<'a, F> {
+    begin: &'a F,
+    depth: usize,
+    /// One for each event of the window. With a depth of 1 the number of lines under way is that bound already.
+    places: Semaphore,
+    /// The destination is gone.
+    stop: AtomicBool,
+    outcomes: Vec<OnceLock<Outcome>>,
 }
 
 /// Delivers: `begin(i)` hands event `i` of the batch over and answers a future of its outcome, or the outcome itself when
@@ -35,64 +48,121 @@ where
     B: Future<Output = Result<A, Outcome>>,
     A: Future<Output = Outcome>,
 {
-    let mut lines: BTreeMap<Line, Vec<usize>> = BTreeMap::new();
-    for (at, event) in batch.events.iter().enumerate() {
-        lines.entry(Line::of(event, ordering)).or_default().push(at);
-    }
-    // Oldest first, so that a long batch does not starve its beginning.
-    let mut lines: Vec<Vec<usize>> = lines.into_values().collect();
-    lines.sort_unstable();
-    let stop = &AtomicBool::new(false);
-    let begin = &begin;
-    let mut outcomes = vec![Outcome::Deferred; batch.events.len()];
-    let mut done = stream::iter(lines.into_iter().map(|line| one_line(line, width.depth, stop, begin)))
-        .buffer_unordered(width.lines);
-    while let Some(answers) = done.next().await {
-        for (at, outcome) in answers {
-            outcomes[at] = outcome;
-        }
-    }
-    outcomes
+    let run = Run {
+        begin: &begin,
+        depth: width.depth,
+        places: Semaphore::new(width.window),
+        stop: AtomicBool::new(false),
+        outcomes: batch.events.iter().map(|_| OnceLock::new()).collect(),
+    };
+    let lines = lines(batch, ordering);
+    let mut done = stream::iter(lines.into_iter().map(|line| run.one_line(line))).buffer_unordered(width.window);
+    while done.next().await.is_some() {}
+    drop(done);
+    run.outcomes.into_iter().map(|outcome| outcome.into_inner().unwrap_or(Outcome::Deferred)).collect()
 }
 
-async fn one_line<B, A>(
-    line: Vec<usize>,
-    depth: usize,
-    stop: &AtomicBool,
-    begin: &impl Fn(usize) -> B,
-) -> Vec<(usize, Outcome)>
+/// The batch by lines, oldest first, so that a long batch does not starve its beginning: the first of a line, and its others.
+fn lines(batch: &Batch, ordering: LineOrdering) -> Vec<(usize, Vec<usize>)> {
+    let mut lines: Vec<(usize, Vec<usize>)> = Vec::with_capacity(batch.events.len());
+    let mut places: HashMap<(LineKind, &str), usize> = HashMap::with_capacity(batch.events.len());
+    for (at, event) in batch.events.iter().enumerate() {
+        let place = match Line::parts(event, ordering) {
+            (LineKind::Event, _) => lines.len(),
+            parts => *places.entry(parts).or_insert(lines.len()),
+        };
+        match lines.get_mut(place) {
+            Some((_, others)) => others.push(at),
+            None => lines.push((at, Vec::new())),
+        }
+    }
+    lines
+}
+
+impl<B, A, F> Run<'_, F>
 where
     B: Future<Output = Result<A, Outcome>>,
     A: Future<Output = Outcome>,
+    F: Fn(usize) -> B,
 {
-    let mut answers = Vec::with_capacity(line.len());
-    let mut rest = line.into_iter();
-    let mut waiting = FuturesOrdered::new();
-    let mut failed = false;
-    loop {
-        while !failed && waiting.len() < depth && !stop.load(Ordering::Relaxed) {
-            let Some(at) = rest.next() else { break };
-            let answer = match begin(at).await {
-                Ok(answer) => future::Either::Left(answer),
-                Err(outcome) => {
-                    failed = true;
-                    future::Either::Right(future::ready(outcome))
-                }
+    async fn one_line(&self, (first, others): (usize, Vec<usize>)) {
+        if self.depth == 1 {
+            self.one_by_one(first, others).await;
+        } else {
+            self.several(std::iter::once(first).chain(others)).await;
+        }
+    }
+
+    async fn one_by_one(&self, first: usize, others: Vec<usize>) {
+        let mut rest = others.into_iter();
+        let mut next = Some(first);
+        while let Some(at) = next
+            && !self.stop.load(Ordering::Relaxed)
+        {
+            let outcome = match (self.begin)(at).await {
+                Ok(answer) => answer.await,
+                Err(outcome) => outcome,
             };
-            waiting.push_back(async move { (at, answer.await) });
+            next = if self.settle(at, outcome) { rest.next() } else { None };
         }
-        let Some((at, outcome)) = waiting.next().await else { return answers };
-        failed |= outcome != Outcome::Delivered;
+    }
+
+    async fn several(&self, mut rest: impl Iterator<Item = usize>) {
+        let mut waiting = FuturesOrdered::new();
+        let mut failed = false;
+        let mut next = rest.next();
+        loop {
+            while let Some(at) = next
+                && !failed
+                && waiting.len() < self.depth
+            {
+                let place = match self.places.try_acquire() {
+                    Ok(place) => place,
+                    // Its own answers give places back, which nobody would look at meanwhile.
+                    Err(_) if !waiting.is_empty() => break,
+                    Err(_) => match self.places.acquire().await {
+                        Ok(place) => place,
+                        Err(_) => return,
+                    },
+                };
+                if self.stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let answer = match (self.begin)(at).await {
+                    Ok(answer) => future::Either::Left(answer),
+                    Err(outcome) => {
+                        failed = true;
+                        future::Either::Right(future::ready(outcome))
+                    }
+                };
+                waiting.push_back(async move {
+                    let outcome = answer.await;
+                    drop(place);
+                    (at, outcome)
+                });
+                next = rest.next();
+            }
+            let Some((at, outcome)) = waiting.next().await else { return };
+            failed |= !self.settle(at, outcome);
+        }
+    }
+
+    /// Whether the line goes on.
+    fn settle(&self, at: usize, outcome: Outcome) -> bool {
+        let delivered = outcome == Outcome::Delivered;
         if matches!(outcome, Outcome::Unavailable(_)) {
-            stop.store(true, Ordering::Relaxed);
+            self.stop.store(true, Ordering::Relaxed);
         }
-        answers.push((at, outcome));
+        // Each event is begun once.
+        let _ = self.outcomes[at].set(outcome);
+        delivered
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
 
     use litepost_core::pipeline::DeliveryOrder;
     use litepost_core::{Chunk, Event, EventRef, Rejection, Seq, Unavailable, UnavailableKind};
@@ -135,7 +205,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_failed_event_holds_back_its_line_only() {
-        let width = Width { lines: 8, depth: 1 };
+        let width = Width { window: 8, depth: 1 };
         let refuse = |at| (at == 1).then(|| Outcome::Rejected(Rejection::new("x", "")));
         assert_eq!(run("abaabb", width, refuse).await.1, "DRDD--");
         let (begun, _) = run("aab", width, |_| None).await;
@@ -145,15 +215,42 @@ mod tests {
     #[tokio::test]
     async fn with_more_depth_a_line_is_begun_in_order_and_ends_at_the_failure() {
         let refuse = |at| (at == 1).then(|| Outcome::Rejected(Rejection::new("x", "")));
-        let (begun, outcomes) = run("aaaaaa", Width { lines: 8, depth: 3 }, refuse).await;
+        let (begun, outcomes) = run("aaaaaa", Width { window: 8, depth: 3 }, refuse).await;
         assert_eq!(begun, [0, 1, 2, 3]);
         assert_eq!(outcomes, "DRDD--", "what was under way has its own answer; the relay sends it again in its turn");
+    }
+
+    /// The most events that waited for their answers at once, and whether all were delivered.
+    async fn most(keys: &str, width: Width) -> (usize, bool) {
+        let (now, most) = (&AtomicUsize::new(0), &AtomicUsize::new(0));
+        let outcomes = side_by_side(&batch(keys), LineOrdering::Key, width, |_| async move {
+            most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            Ok(async move {
+                for _ in 0..keys.len() {
+                    tokio::task::yield_now().await;
+                }
+                now.fetch_sub(1, Ordering::Relaxed);
+                Outcome::Delivered
+            })
+        })
+        .await;
+        (most.load(Ordering::Relaxed), outcomes.iter().all(|outcome| *outcome == Outcome::Delivered))
+    }
+
+    #[tokio::test]
+    async fn the_window_is_filled_and_kept_to_whatever_the_lines() {
+        for depth in [1, 2, 3, 6] {
+            assert_eq!(most("abcdefghij", Width { window: 6, depth }).await, (6, true), "{depth}");
+            assert_eq!(most("aaaaabbbbbcccccddddd", Width { window: 6, depth }).await, ((4 * depth).min(6), true));
+            assert_eq!(most("aaaaaaaaaa", Width { window: 6, depth }).await, (depth, true));
+            assert_eq!(most("ababababab", Width { window: 1, depth }).await, (1, true));
+        }
     }
 
     #[tokio::test]
     async fn an_unavailable_destination_ends_everything() {
         let gone = |at| (at == 0).then(|| Outcome::Unavailable(Unavailable::new(UnavailableKind::Connect, "")));
-        let (begun, outcomes) = run("abcdef", Width { lines: 1, depth: 1 }, gone).await;
+        let (begun, outcomes) = run("abcdef", Width { window: 1, depth: 1 }, gone).await;
         assert_eq!((begun.as_slice(), outcomes.as_str()), (&[0][..], "U-----"));
     }
 }

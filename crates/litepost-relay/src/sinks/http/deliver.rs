@@ -42,7 +42,7 @@ impl Sink for HttpSink {
                     return vec![outcome; batch.events.len()];
                 }
             }
-            let width = Width { lines: self.endpoint.parallel, depth: 1 };
+            let width = Width { window: self.endpoint.parallel, depth: 1 };
             side_by_side(batch, self.ordering, width, |at| self.begin(batch, at, until)).await
         })
     }

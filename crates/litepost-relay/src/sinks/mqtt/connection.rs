@@ -32,7 +32,8 @@ pub(super) struct Connected {
 
 /// Connects and waits for the broker's CONNACK.
 pub(super) async fn connect(settings: &Settings, context: &SinkContext) -> Result<Connected, Unavailable> {
-    let (client, mut events) = AsyncClient::builder(options(settings, context)?).capacity(settings.width.lines).build();
+    let (client, mut events) =
+        AsyncClient::builder(options(settings, context)?).capacity(settings.width.window).build();
     let acknowledged = tokio::time::timeout(settings.connect_timeout, greeting(&mut events)).await;
     let connack = match acknowledged {
         Ok(Ok(connack)) => connack,

@@ -275,7 +275,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
             client_id: given.client_id,
             tls_root_cert,
             tls_client,
-            width: Width { lines: given.window / given.per_key_in_flight, depth: given.per_key_in_flight },
+            width: Width { window: given.window, depth: given.per_key_in_flight },
             connect_timeout: Duration::from_millis(given.connect_timeout_ms),
             keep_alive_s: given.keep_alive_s,
         }),

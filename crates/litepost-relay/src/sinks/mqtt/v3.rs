@@ -40,7 +40,7 @@ pub(super) async fn connect(
     context: &SinkContext,
 ) -> Result<Mqtt3Sink, Unavailable> {
     let options = options(&settings, context)?;
-    let (client, mut events) = AsyncClient::builder(options).capacity(settings.width.lines).build();
+    let (client, mut events) = AsyncClient::builder(options).capacity(settings.width.window).build();
     match tokio::time::timeout(settings.connect_timeout, greeting(&mut events)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return Err(unavailable(&shown(&settings), &error)),
@@ -75,7 +75,7 @@ fn options(settings: &Settings, context: &SinkContext) -> Result<MqttOptions, Un
     options.set_session_mode(SessionMode::Clean);
     options.set_keep_alive(settings.keep_alive_s);
     options.set_max_packet_size(PACKET_MAX, PACKET_MAX);
-    options.set_inflight(u16::try_from(settings.width.lines * settings.width.depth).unwrap_or(u16::MAX));
+    options.set_inflight(u16::try_from(settings.width.window).unwrap_or(u16::MAX));
     if let Some((user, password)) = &settings.user {
         options.set_credentials(user.clone(), password.expose_secret().as_bytes().to_vec());
     }

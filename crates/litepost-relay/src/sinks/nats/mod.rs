@@ -232,7 +232,7 @@ fn build(settings: &SinkSettings) -> Result<Arc<dyn SinkFactory>, SinkConfigErro
                 given.tls_client_key.as_deref(),
             )?,
             tls_required: given.tls_required,
-            width: Width { lines: given.window / given.per_key_in_flight, depth: given.per_key_in_flight },
+            width: Width { window: given.window, depth: given.per_key_in_flight },
             connect_timeout: Duration::from_millis(given.connect_timeout_ms),
             ack_timeout: Duration::from_millis(given.ack_timeout_ms),
         }),
