@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use litepost::NewEvent;
+use litepost_relay::relay::Drained;
 use litepost_testkit::conformance::{
     Desk, Duplicates, Harness, MIB, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
 };
@@ -40,13 +41,19 @@ pub(crate) fn version_3_1_1_exactly_once() -> MqttHarness {
 
 fn start(qos: u8) -> MqttHarness {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("passwords").display().to_string();
-    let made = Command::new("mosquitto_passwd").args(["-b", "-c", &file, USER, PASSWORD]).status().unwrap();
-    assert!(made.success());
+    let file = passwords(folder.path());
     let server =
         Mosquitto::start_with(&format!("allow_anonymous false\npassword_file {file}\nmax_packet_size 2097152"));
     script(&server, "subscribe", "ready/#");
     MqttHarness { server, qos, old: false, _folder: folder }
+}
+
+/// A file that lets [`USER`] in.
+fn passwords(folder: &std::path::Path) -> String {
+    let file = folder.join("passwords").display().to_string();
+    let made = Command::new("mosquitto_passwd").args(["-b", "-c", &file, USER, PASSWORD]).status().unwrap();
+    assert!(made.success());
+    file
 }
 
 fn script(server: &Mosquitto, what: &str, topics: &str) -> Vec<Received> {
@@ -151,15 +158,24 @@ fn payload(body: &[u8]) -> String {
 fn over_tls_the_certificate_is_checked() {
     let folder = tempfile::tempdir().unwrap();
     let (cert, key) = super::certificate(folder.path());
-    let server = Mosquitto::start_with(&format!("allow_anonymous true\ncertfile {cert}\nkeyfile {key}"));
-    let url = format!("mqtts://localhost:{}", server.port());
-    let mut desk = Desk::new("mqtt", "", &format!("{{ url = \"{url}\" }}"));
+    let passwords = passwords(folder.path());
+    let keys = format!("allow_anonymous false\npassword_file {passwords}\ncertfile {cert}\nkeyfile {key}");
+    let server = Mosquitto::start_with(&keys);
+    let with = |password: &str| {
+        format!("url = \"mqtts://localhost:{}\", user = \"{USER}\", password = \"{password}\"", server.port())
+    };
+    let connection = with(PASSWORD);
+    let mut desk = Desk::new("mqtt", "", &format!("{{ {connection} }}"));
     desk.write_many(20, 4);
     assert!(!desk.drain().drained_everything(), "nobody knows this certificate");
-    desk.configure("mqtt", "", &format!("{{ url = \"{url}\", tls_root_cert = \"{cert}\" }}"));
+    desk.configure("mqtt", "", &format!("{{ {}, tls_root_cert = \"{cert}\" }}", with(WRONG_PASSWORD)));
+    let report = desk.drain();
+    let Drained::Unavailable { error } = &report.lanes[0].drained else { panic!("{report:?}") };
+    assert!(error.to_lowercase().contains("auth") && !error.contains(WRONG_PASSWORD), "{error}");
+    desk.configure("mqtt", "", &format!("{{ {connection}, tls_root_cert = \"{cert}\" }}"));
     desk.drain_everything();
     assert_eq!(desk.delivered(), 20);
-    let old = format!("url = \"{url}\", version = \"3.1.1\", format = \"json\"");
+    let old = format!("{connection}, version = \"3.1.1\", format = \"json\"");
     desk.write_many(20, 4);
     desk.configure("mqtt", "", &format!("{{ {old} }}"));
     assert!(!desk.drain().drained_everything(), "nor does 3.1.1");

@@ -201,6 +201,14 @@ fn tokens_nkeys_and_certificates() {
         matches!(deliver_with(&tls, "tls", "tls_required = true"), Drained::Unavailable { .. }),
         "nobody trusts it"
     );
+
+    let both = format!("{tls}\nauthorization {{ user: u, password: s3cret-in-tls }}");
+    let trusted = |password: &str| {
+        deliver_with(&both, "tls", &format!("tls_root_cert = {cert:?}, user = \"u\", password = \"{password}\""))
+    };
+    assert_eq!(trusted("s3cret-in-tls"), Drained::Everything);
+    let Drained::Unavailable { error } = trusted(WRONG_PASSWORD) else { panic!() };
+    assert!(error.contains("authorization violation") && !error.contains(WRONG_PASSWORD), "{error}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! RabbitMQ, on a real server, consumed by pika.
 
 use litepost::NewEvent;
+use litepost_relay::relay::Drained;
 use litepost_testkit::conformance::{
     Desk, Duplicates, Harness, MIB, Received, Target, Traits, WRONG_PASSWORD, consume_with, judge,
 };
@@ -213,12 +214,18 @@ fn over_tls_the_certificate_is_checked() {
          ssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false"
     ));
     make(&server, "there");
-    let url = format!("amqps://guest:guest@localhost:{port}/%2f");
-    let connection = |more: &str| format!("{{ url = \"{url}\", exchange = \"there\"{more} }}");
+    let with = |password: &str, more: &str| {
+        format!("{{ url = \"amqps://guest:{password}@localhost:{port}/%2f\", exchange = \"there\"{more} }}")
+    };
+    let connection = |more: &str| with("guest", more);
     let mut desk = Desk::new("rabbitmq", "", &connection(""));
     desk.write_many(20, 4);
     let report = desk.drain();
     assert!(!report.drained_everything(), "nobody knows this certificate");
+    desk.configure("rabbitmq", "", &with(WRONG_PASSWORD, &format!(", tls_root_cert = \"{cert}\"")));
+    let report = desk.drain();
+    let Drained::Unavailable { error } = &report.lanes[0].drained else { panic!("{report:?}") };
+    assert!(error.contains("ACCESS_REFUSED") && !error.contains(WRONG_PASSWORD), "{error}");
     desk.configure("rabbitmq", "", &connection(&format!(", tls_root_cert = \"{cert}\"")));
     desk.drain_everything();
     judge(desk.sent(), &consume(&server, "there"), Duplicates::Never).unwrap();

@@ -247,15 +247,18 @@ fn a_restored_outbox_is_recognised() {
 fn tls_with_a_certificate_that_is_trusted_and_with_none() {
     let certificate = Certificate::new();
     let server = Redis::start_tls(&certificate);
-    let deliver = |keys: &str| {
-        let (port, password) = (server.port(), Redis::PASSWORD);
+    let deliver = |password: &str, keys: &str| {
+        let port = server.port();
         let connection = format!("{{ url = \"rediss://127.0.0.1:{port}\", password = \"{password}\"{keys} }}");
         let mut desk = Desk::new("redis", "timeout = \"5s\"", &connection);
         desk.write_many(10, 2);
         desk.drain().lanes.swap_remove(0).drained
     };
-    assert_eq!(deliver(&format!(", tls_root_cert = {:?}", certificate.cert())), Drained::Everything);
-    assert!(matches!(deliver(""), Drained::Unavailable { .. }), "nobody trusts it");
+    let trusted = format!(", tls_root_cert = {:?}", certificate.cert());
+    assert_eq!(deliver(Redis::PASSWORD, &trusted), Drained::Everything);
+    assert!(matches!(deliver(Redis::PASSWORD, ""), Drained::Unavailable { .. }), "nobody trusts it");
+    let Drained::Unavailable { error } = deliver(WRONG_PASSWORD, &trusted) else { panic!("another password") };
+    assert!(error.to_lowercase().contains("auth") && !error.contains(WRONG_PASSWORD), "{error}");
 }
 
 /// Any text is a key of Redis, and each event's is its own; only the keys that hold positions are out of reach.
