@@ -230,7 +230,8 @@ impl RedisSink {
         let enough = session::take_wait(&self.settings, &mut replies);
         match replies.pop() {
             Some(Value::Array(answers)) if stands(&answers, run.len()) => enough.map(|()| true),
-            Some(Value::Nil) => Ok(false),
+            // Somebody touched what was watched. (Without an answer nobody knows; the script looks for itself.)
+            Some(Value::Nil) | None => Ok(false),
             // Nothing was done, since one of the commands was refused beforehand; the script will say why.
             Some(Value::ServerError(e)) if e.code() == "EXECABORT" => Ok(false),
             Some(other) => {
@@ -241,7 +242,6 @@ impl RedisSink {
                 let message = format!("{shown}: a transaction was not carried out as a whole: {answer:.200?}");
                 Err(Unavailable::new(UnavailableKind::Server, message))
             }
-            None => Ok(false),
         }
     }
 }
