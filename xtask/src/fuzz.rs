@@ -36,6 +36,8 @@ enum Name {
     Hrana,
     /// Answers of a program
     Exec,
+    /// Requests to the admin listener
+    Admin,
     /// Outbox files with damage
     Outbox,
     /// The loader of configurations, with mutated files
@@ -49,6 +51,7 @@ pub fn run(args: &Args) -> Result<()> {
         Name::Templates => ("litepost-relay", &["--lib"][..], "fuzz_templates"),
         Name::Hrana => ("litepost-relay", &["--lib"][..], "fuzz_hrana"),
         Name::Exec => ("litepost-relay", &["--lib"][..], "fuzz_exec"),
+        Name::Admin => ("litepost-web", &["--test", "it"][..], "fuzz_admin"),
         Name::Outbox => ("litepost", &["--test", "it"][..], "fuzz_outbox"),
         Name::Config => return config(args),
     };

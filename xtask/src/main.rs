@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask demo | test | ci | bench | instructions | plots | docs | blocks | book | sim |
-//! crash | fuzz | wheel | deb | musl | sbom | pythons | setup`.
+//! crash | fuzz | load | soak | wheel | deb | musl | sbom | pythons | setup`.
 //!
 //! Called by people and by `.ci/run`. Invariant: a command that could not do all of its work exits with
 //! something else than 0: 1 for a finding (a failing test, a broken rule), 2 for anything unexpected. Nothing
@@ -20,6 +20,7 @@ mod docs;
 mod fuzz;
 mod instructions;
 mod laws;
+mod load;
 mod musl;
 mod plots;
 mod pythons;
@@ -29,6 +30,7 @@ mod sbom;
 mod setup;
 mod shell;
 mod sim;
+mod soak;
 mod summary;
 mod test;
 mod tidy;
@@ -82,6 +84,10 @@ enum Command {
     Crash(crash::Args),
     /// Random input to one part, for as long as asked
     Fuzz(fuzz::Args),
+    /// The relay beside very much of everything: its memory, and how soon it starts
+    Load(load::Args),
+    /// A long run at half the rate that the machine can do, with faults: nothing lost, nothing grows
+    Soak(soak::Args),
     /// Only install what the tests need
     Setup,
     /// Only check the house rules
@@ -120,6 +126,8 @@ fn main() -> ExitCode {
         Command::Pythons(args) => pythons::pythons(&args),
         Command::Crash(args) => crash::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Load(args) => load::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Setup => setup::everything(),
         Command::Tidy => tidy::run(),
     };

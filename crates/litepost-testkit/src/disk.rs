@@ -1,7 +1,8 @@
-//! A disk that loses power: records what SQLite writes and syncs, and makes the files that a cut would have left.
+//! A disk that loses power, or fails: records what SQLite writes and syncs, makes the files that a cut would have left, and
+//! refuses a write or a sync.
 //!
-//! Called by the power cut test, in a process of its own. Installed as SQLite's default VFS: a copy of the system's,
-//! whose files write down what they are asked for and hand it on. Invariant: an image holds of each file what stood
+//! Called by the tests of power cuts and of failing disks, each in a process of its own. Installed as SQLite's default
+//! VFS: a copy of the system's, whose files write down what they are asked for and hand it on. Invariant: an image holds of each file what stood
 //! there at its last sync before the cut, and of what came later only what the caller lets survive.
 //!
 //! A file that was synced is taken to be in its directory as well. Nothing here sees writes through shared memory: the
@@ -47,9 +48,32 @@ struct System {
 type Open = unsafe extern "C" fn(*mut sqlite3_vfs, *const c_char, *mut sqlite3_file, c_int, *mut c_int) -> c_int;
 type Delete = unsafe extern "C" fn(*mut sqlite3_vfs, *const c_char, c_int) -> c_int;
 
+/// What a disk can be asked for, and refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Writing bytes.
+    Write,
+    /// Making them safe.
+    Sync,
+}
+
+/// Which of the calls fails.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// Of what kind it is.
+    pub call: Call,
+    /// Its number, from 1, counted from when the fault was set.
+    pub nth: u64,
+    /// Every later one as well.
+    pub from_then_on: bool,
+}
+
 #[derive(Default)]
 struct Recorder {
     ops: Vec<Op>,
+    fault: Option<Fault>,
+    /// Calls of the fault's kind since it was set.
+    calls: u64,
     /// The path of each open file, by its address.
     files: HashMap<usize, PathBuf>,
     methods: Vec<Methods>,
@@ -91,6 +115,30 @@ pub fn mark(word: impl Into<String>) {
 /// Everything so far; the record begins anew.
 pub fn take() -> Vec<Op> {
     recorder().as_mut().map(|r| std::mem::take(&mut r.ops)).unwrap_or_default()
+}
+
+/// From now on this fails; `None`: nothing does.
+///
+/// # Panics
+/// When it is not installed.
+pub fn fail(fault: Option<Fault>) {
+    let mut recorder = recorder();
+    let recorder = recorder.as_mut().expect("the disk is installed");
+    (recorder.fault, recorder.calls) = (fault, 0);
+}
+
+/// How many calls of its kind came since the fault was set.
+pub fn calls() -> u64 {
+    recorder().as_ref().map_or(0, |recorder| recorder.calls)
+}
+
+/// Whether this call fails.
+fn fails(call: Call) -> bool {
+    let mut recorder = recorder();
+    let Some(recorder) = recorder.as_mut() else { return false };
+    let Some(fault) = recorder.fault.filter(|fault| fault.call == call) else { return false };
+    recorder.calls += 1;
+    recorder.calls == fault.nth || (fault.from_then_on && recorder.calls > fault.nth)
 }
 
 fn note(op: Op) {
@@ -221,6 +269,9 @@ fn known(file: *mut sqlite3_file) -> Option<(PathBuf, &'static sqlite3_io_method
 unsafe extern "C" fn write(file: *mut sqlite3_file, bytes: *const c_void, count: c_int, at: i64) -> c_int {
     let Some((path, theirs)) = known(file) else { return ffi::SQLITE_IOERR };
     let Some(theirs) = theirs.xWrite else { return ffi::SQLITE_IOERR };
+    if fails(Call::Write) {
+        return ffi::SQLITE_IOERR_WRITE;
+    }
     unsafe {
         let copy = std::slice::from_raw_parts(bytes.cast::<u8>(), usize::try_from(count).unwrap_or(0)).to_vec();
         // Noted before it can be seen by others, who might act on it.
@@ -239,6 +290,9 @@ unsafe extern "C" fn truncate(file: *mut sqlite3_file, len: i64) -> c_int {
 /// SAFETY: an open file of SQLite.
 unsafe extern "C" fn sync(file: *mut sqlite3_file, flags: c_int) -> c_int {
     let Some((path, theirs)) = known(file) else { return ffi::SQLITE_IOERR };
+    if fails(Call::Sync) {
+        return ffi::SQLITE_IOERR_FSYNC;
+    }
     // What is written while the system syncs may be safe or not; counted is what came before.
     note(Op::Sync(path));
     theirs.xSync.map_or(ffi::SQLITE_IOERR, |theirs| unsafe { theirs(file, flags) })

@@ -49,6 +49,17 @@ pub enum Violation {
         /// Producer and number.
         event: (u64, u64),
     },
+    /// More memory, descriptors or bytes on disk than there is reason for.
+    Grew {
+        /// What.
+        what: String,
+        /// What it was before.
+        before: u64,
+        /// What it came to.
+        after: u64,
+        /// What it may be.
+        most: u64,
+    },
     /// litepost's own books do not balance, or something else is not as it must be.
     Books {
         /// What.

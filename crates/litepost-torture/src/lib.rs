@@ -13,13 +13,15 @@ mod producer;
 mod reap;
 mod run;
 mod shrink;
+mod soak;
 mod stage;
 
 pub use check::Violation;
-pub use plan::{Deed, Fault, Plan};
+pub use plan::{Deed, Fault, Pace, Plan};
 pub use producer::produce;
 pub use run::{Setup, Verdict, torture};
 pub use shrink::shortest;
+pub use soak::{Sample, Soaked, soak};
 
 /// Why a run could not be carried out; not that it found something.
 #[derive(Debug, thiserror::Error)]

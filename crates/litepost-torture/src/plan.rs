@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// Milliseconds between two deeds, on average.
 const BETWEEN_MS: u64 = 700;
+/// The same in a soak: most of the time is for work.
+const BETWEEN_SOAKING_MS: u64 = 2_500;
 /// The lease of the run's relays, milliseconds: freezes go past it.
 pub(crate) const LEASE_MS: u64 = 1_000;
 
@@ -99,6 +101,20 @@ pub struct Fault {
     pub deed: Deed,
 }
 
+/// How fast a producer writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Pace {
+    /// With rests of random length.
+    #[default]
+    Resting,
+    /// So many events a second.
+    PerSecond(u64),
+    /// As fast as it can.
+    Full,
+}
+
 /// Everything that a run does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -110,6 +126,9 @@ pub struct Plan {
     pub relays: usize,
     /// How long producers write and faults happen, milliseconds.
     pub ms: u64,
+    /// How fast each producer writes.
+    #[serde(default)]
+    pub pace: Pace,
     /// What happens, in the order of time.
     pub faults: Vec<Fault>,
 }
@@ -117,16 +136,32 @@ pub struct Plan {
 impl Plan {
     /// The plan of a seed.
     pub fn new(seed: u64, producers: usize, relays: usize, ms: u64) -> Self {
-        let mut chance = Chance(seed);
-        let mut faults = Vec::new();
-        let mut at_ms = 0;
-        loop {
-            at_ms += 1 + chance.below(2 * BETWEEN_MS);
-            if at_ms >= ms {
-                return Self { seed, producers, relays, ms, faults };
-            }
-            faults.push(Fault { at_ms, deed: deed(&mut chance, producers, relays) });
+        let faults = faults(seed, ms, BETWEEN_MS, |chance| deed(chance, producers, relays));
+        Self { seed, producers, relays, ms, pace: Pace::Resting, faults }
+    }
+
+    /// The plan of a soak: the first relay is frozen, starved and locked out and never ended, so that what it holds can be
+    /// watched over the whole run; the second has all the rest.
+    pub fn soak(seed: u64, producers: usize, ms: u64, pace: Pace) -> Self {
+        let spared = |chance: &mut Chance| match deed(chance, producers, 2) {
+            Deed::KillRelay { .. } => Deed::KillRelay { relay: 1 },
+            Deed::Failpoint { arm, .. } => Deed::Failpoint { relay: 1, arm },
+            other => other,
+        };
+        Self { seed, producers, relays: 2, ms, pace, faults: faults(seed, ms, BETWEEN_SOAKING_MS, spared) }
+    }
+}
+
+fn faults(seed: u64, ms: u64, between_ms: u64, mut deed: impl FnMut(&mut Chance) -> Deed) -> Vec<Fault> {
+    let mut chance = Chance(seed);
+    let mut faults = Vec::new();
+    let mut at_ms = 0;
+    loop {
+        at_ms += 1 + chance.below(2 * between_ms);
+        if at_ms >= ms {
+            return faults;
         }
+        faults.push(Fault { at_ms, deed: deed(&mut chance) });
     }
 }
 
@@ -169,6 +204,17 @@ mod tests {
         assert_eq!(plan, Plan::new(7, 2, 3, 60_000));
         assert_ne!(plan.faults, Plan::new(8, 2, 3, 60_000).faults);
         assert!(plan.faults.len() > 40 && plan.faults.windows(2).all(|pair| pair[0].at_ms < pair[1].at_ms));
+        let read: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
+        assert_eq!(read, plan);
+    }
+
+    #[test]
+    fn a_soak_never_ends_its_first_relay() {
+        let plan = Plan::soak(7, 2, 3_600_000, Pace::PerSecond(9));
+        let ends = |deed: &Deed| matches!(deed, Deed::KillRelay { relay: 0 } | Deed::Failpoint { relay: 0, .. });
+        assert!(plan.faults.len() > 500 && !plan.faults.iter().any(|fault| ends(&fault.deed)));
+        let freezes = |fault: &&Fault| matches!(fault.deed, Deed::FreezeRelay { relay: 0, .. });
+        assert!(plan.faults.iter().filter(freezes).count() > 20);
         let read: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
         assert_eq!(read, plan);
     }

@@ -6,15 +6,15 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use litepost::{NewEvent, enqueue};
 use litepost_core::Value;
 use rusqlite::{Connection, TransactionBehavior};
 
-use crate::TortureError;
 use crate::check::Journal;
-use crate::plan::Chance;
+use crate::plan::{Chance, Pace};
+use crate::{TortureError, clock};
 
 /// Keys per producer.
 pub(crate) const KEYS: u64 = 8;
@@ -22,6 +22,10 @@ pub(crate) const KEYS: u64 = 8;
 pub(crate) const POISON_EVERY: u64 = 97;
 /// The most that a producer rests between two transactions, milliseconds.
 const REST_MS: u64 = 12;
+/// In a soak poison is rarer: dead letters stay, and what stays would hide what grows.
+const RARELY: u64 = 100;
+/// A producer that is further behind its pace than this does not catch up.
+const CATCH_UP: Duration = Duration::from_secs(1);
 /// The patience of its connection.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -31,7 +35,7 @@ pub(crate) const fn is_poison(n: u64) -> bool {
 }
 
 /// Writes until it is killed: one event a transaction, some rolled back. Goes on where its journal ends.
-pub fn produce(database: &Path, journal: &Path, producer: u64, seed: u64) -> Result<(), TortureError> {
+pub fn produce(database: &Path, journal: &Path, producer: u64, seed: u64, pace: Pace) -> Result<(), TortureError> {
     let begun = Journal::read(journal)?.last();
     let mut told = OpenOptions::new()
         .create(true)
@@ -42,7 +46,9 @@ pub fn produce(database: &Path, journal: &Path, producer: u64, seed: u64) -> Res
     told.write_all(b"\n").map_err(TortureError::io("the journal"))?;
     let mut outbox = open(database)?;
     let mut chance = Chance(seed ^ begun.wrapping_mul(31) ^ (producer << 48));
-    for n in begun + 2.. {
+    let steady = pace != Pace::Resting;
+    let mut due = clock::start();
+    for n in (begun + 2..).filter(|&n| !steady || !is_poison(n) || n.is_multiple_of(POISON_EVERY * RARELY)) {
         let roll_back = chance.below(7) == 0;
         tell(&mut told, "try", n)?;
         match write(&mut outbox, producer, n, roll_back) {
@@ -56,9 +62,22 @@ pub fn produce(database: &Path, journal: &Path, producer: u64, seed: u64) -> Res
                 }
             }
         }
-        std::thread::sleep(Duration::from_millis(chance.below(REST_MS)));
+        match pace {
+            Pace::Resting => std::thread::sleep(Duration::from_millis(chance.below(REST_MS))),
+            Pace::PerSecond(events) => {
+                due = wait(due + Duration::from_secs(1) / u32::try_from(events).unwrap_or(1).max(1));
+            }
+            Pace::Full => {}
+        }
     }
     Ok(())
+}
+
+/// Waits until then; what the next wait is counted from.
+fn wait(due: Instant) -> Instant {
+    let now = clock::start();
+    std::thread::sleep(due.saturating_duration_since(now));
+    due.max(now.checked_sub(CATCH_UP).unwrap_or(now))
 }
 
 fn open(database: &Path) -> Result<Connection, TortureError> {

@@ -81,6 +81,11 @@ impl Process {
         self.kill();
     }
 
+    /// Its number, while it runs.
+    pub(crate) fn id(&mut self) -> Option<u32> {
+        self.ended().is_none().then(|| self.child.id())
+    }
+
     fn pid(&self) -> Option<Pid> {
         i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
     }

@@ -67,15 +67,31 @@ pub struct Verdict {
 
 /// Carries `plan` out in a folder of its own, which is left behind.
 pub fn torture(setup: &Setup, plan: &Plan) -> Result<Verdict, TortureError> {
-    std::fs::create_dir_all(&setup.folder).map_err(TortureError::io("the folder"))?;
-    let folder = tempfile::Builder::new()
-        .prefix("run-")
-        .tempdir_in(&setup.folder)
-        .map_err(TortureError::io("a folder for the run"))?
-        .keep();
-    let mut run = Run::start(setup, plan, Stage::set(&folder, setup.postgres.as_deref())?)?;
-    run.go()?;
+    let mut run = Run::start(setup, plan, Stage::set(&folder(setup)?, setup.postgres.as_deref())?)?;
+    run.go(&mut |_, _| {})?;
     run.judge()
+}
+
+/// A folder for one run.
+pub(crate) fn folder(setup: &Setup) -> Result<PathBuf, TortureError> {
+    std::fs::create_dir_all(&setup.folder).map_err(TortureError::io("the folder"))?;
+    let folder = tempfile::Builder::new().prefix("run-").tempdir_in(&setup.folder);
+    Ok(folder.map_err(TortureError::io("a folder for the run"))?.keep())
+}
+
+/// How far every destination has come.
+pub(crate) fn settled(outbox: &Path) -> rusqlite::Result<u64> {
+    let outbox = Connection::open(outbox)?;
+    outbox.busy_timeout(Duration::from_secs(2))?;
+    outbox.query_row("SELECT coalesce(min(acked), 0) FROM litepost_cursor", [], |row| row.get(0)).map(i64::unsigned_abs)
+}
+
+impl Verdict {
+    /// More that is wrong.
+    pub(crate) fn add(&mut self, found: impl Iterator<Item = Violation>) {
+        self.violations.extend(found);
+        self.ok = self.violations.is_empty();
+    }
 }
 
 struct Role {
@@ -94,10 +110,10 @@ enum Undo {
     Unlock(Connection),
 }
 
-struct Run<'a> {
+pub(crate) struct Run<'a> {
     setup: &'a Setup,
     plan: &'a Plan,
-    stage: Stage,
+    pub(crate) stage: Stage,
     began: Instant,
     /// Producers, then relays.
     roles: Vec<Role>,
@@ -108,7 +124,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn start(setup: &'a Setup, plan: &'a Plan, stage: Stage) -> Result<Self, TortureError> {
+    pub(crate) fn start(setup: &'a Setup, plan: &'a Plan, stage: Stage) -> Result<Self, TortureError> {
         let mut run = Self {
             setup,
             plan,
@@ -128,6 +144,7 @@ impl<'a> Run<'a> {
                 text(run.stage.journal(producer)),
                 producer.to_string(),
                 plan.seed.to_string(),
+                serde_json::to_string(&plan.pace).unwrap_or_default(),
             ];
             run.add(arguments, format!("producer-{producer}.log"))?;
         }
@@ -144,7 +161,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn go(&mut self) -> Result<(), TortureError> {
+    /// Until its time is over; `watch` sees every tick with its time.
+    pub(crate) fn go(&mut self, watch: &mut dyn FnMut(&mut Self, u64)) -> Result<(), TortureError> {
         let mut next = 0;
         loop {
             let now = self.now();
@@ -157,6 +175,7 @@ impl<'a> Run<'a> {
                 break;
             }
             self.revive()?;
+            watch(self, now);
             std::thread::sleep(TICK);
         }
         self.undo_until(u64::MAX);
@@ -168,6 +187,12 @@ impl<'a> Run<'a> {
 
     fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The process of the first relay, when it runs.
+    pub(crate) fn first_relay(&mut self) -> Option<u32> {
+        let at = self.relay(0);
+        self.roles.get_mut(at).and_then(|role| role.process.id())
     }
 
     fn relay(&self, relay: usize) -> usize {
@@ -303,14 +328,15 @@ impl<'a> Run<'a> {
         Ok(Some(format!("never drained: {}", said.trim())))
     }
 
-    fn judge(mut self) -> Result<Verdict, TortureError> {
+    pub(crate) fn judge(mut self) -> Result<Verdict, TortureError> {
         let stuck = self.drain()?;
         self.roles.clear();
         let mut journals = BTreeMap::new();
         for producer in 0..self.plan.producers {
             journals.insert(producer as u64, Journal::read(&self.stage.journal(producer))?);
         }
-        let mut violations = self.stage.violations(&journals)?;
+        let deliveries = self.stage.deliveries()?;
+        let mut violations = self.stage.violations(&journals, &deliveries)?;
         violations.extend(stuck.map(|problem| Violation::Books { problem }));
         let sum = |count: fn(&Journal) -> usize| journals.values().map(count).sum::<usize>();
         let (tried, committed, rolled_back) =
@@ -325,7 +351,7 @@ impl<'a> Run<'a> {
             committed,
             rolled_back,
             open: tried.saturating_sub(committed + rolled_back),
-            delivered: self.stage.deliveries()?.into_iter().map(|(name, _, got)| (name, got.len())).collect(),
+            delivered: deliveries.into_iter().map(|(name, _, got)| (name, got.len())).collect(),
             faults: self.faults,
             restarts: self.restarts,
             violations,

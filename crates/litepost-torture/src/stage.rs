@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
@@ -76,14 +78,18 @@ impl Stage {
     }
 
     /// Everything that is not as it was promised.
-    pub(crate) fn violations(&self, journals: &BTreeMap<u64, Journal>) -> Result<Vec<Violation>, TortureError> {
+    pub(crate) fn violations(
+        &self,
+        journals: &BTreeMap<u64, Journal>,
+        deliveries: &[Delivery],
+    ) -> Result<Vec<Violation>, TortureError> {
         let outbox = litepost::connection::open(self.outbox(), litepost::connection::Access::ReadOnly)?;
         let verified = litepost::verify(&outbox)?;
         let mut found: Vec<_> =
             verified.problems.iter().map(|problem| Violation::Books { problem: problem.to_string() }).collect();
-        for (name, takes, got) in self.deliveries()? {
+        for (name, takes, got) in deliveries {
             let dead = dead(&outbox, &format!("torture.{name}"))?;
-            found.extend(check::destination(name, takes, journals, &got, &dead));
+            found.extend(check::destination(name, *takes, journals, got, &dead));
         }
         Ok(found)
     }
@@ -114,17 +120,20 @@ fn rows(connection: &Connection) -> Result<Vec<Name>, TortureError> {
 }
 
 fn lines(path: &Path) -> Result<Vec<Name>, TortureError> {
-    let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        read => read.map_err(TortureError::io("the file of events"))?,
+    let file = match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened.map_err(TortureError::io("the file of events"))?,
     };
     let damaged = |line: &str| {
         TortureError::io("the file of events")(std::io::Error::other(format!("a line that is no event: {line:?}")))
     };
-    text.lines()
+    // A soak leaves more than should be in memory at once.
+    let lines = BufReader::new(file).lines();
+    lines
         .map(|line| {
-            let event: Json = serde_json::from_str(line).map_err(|_| damaged(line))?;
-            event.get("payload").and_then(name_in).ok_or_else(|| damaged(line))
+            let line = line.map_err(TortureError::io("the file of events"))?;
+            let event: Json = serde_json::from_str(&line).map_err(|_| damaged(&line))?;
+            event.get("payload").and_then(name_in).ok_or_else(|| damaged(&line))
         })
         .collect()
 }

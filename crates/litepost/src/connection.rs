@@ -128,6 +128,12 @@ pub fn enable_wal(connection: &Connection) -> Result<String, StoreError> {
     }
 }
 
+/// How much of its file a connection keeps in memory. Nothing in the file changes.
+pub(crate) fn keep_pages(connection: &Connection, kib: usize) -> Result<(), StoreError> {
+    let kib = i64::try_from(kib).unwrap_or(i64::MAX);
+    connection.pragma_update(None, "cache_size", -kib).doing("opening the database")
+}
+
 /// Prepares a file that was just made and belongs to litepost alone, before anything stands in it: what pruning frees
 /// can then be given back in small steps.
 pub fn found_file(connection: &Connection) -> Result<(), StoreError> {

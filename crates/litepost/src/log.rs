@@ -70,6 +70,11 @@ impl LogReader {
         Ok(Self { connection, durable: Durable::default(), decoder: Decoder::default(), plain: false })
     }
 
+    /// How much of the file this connection keeps in memory, KiB; SQLite's own default is 2,000.
+    pub fn keep_pages(&self, kib: usize) -> Result<(), StoreError> {
+        connection::keep_pages(&self.connection, kib)
+    }
+
     /// Opens the log for looking only: SQLite itself refuses every write.
     pub fn look(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let connection = connection::open(path, Access::ReadOnly)?;

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use litepost_torture::{Plan, Setup, TortureError, Verdict, shortest, torture};
+use litepost_torture::{Pace, Plan, Sample, Setup, Soaked, TortureError, Verdict, shortest, soak, torture};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -19,6 +19,7 @@ Examples:
   litepost torture --minutes 10 --seed 42          the same kills at the same times again
   litepost torture --plan plan.json                what an earlier run has printed
   litepost torture --postgres postgres://localhost/scratch --json
+  litepost torture --soak --minutes 30             half of what this machine can do, and nothing may grow
 
 The folder given with --folder keeps every file. In the PostgreSQL database the table litepost_torture is made anew.";
 
@@ -38,6 +39,9 @@ pub(crate) struct Torture {
     /// Processes that write events
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     producers: u16,
+    /// Measure what this machine can do, then ask for half of it: memory, descriptors and files must not grow
+    #[arg(long, conflicts_with_all = ["plan", "relays"])]
+    soak: bool,
     /// Relays
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=16))]
     relays: u16,
@@ -66,6 +70,9 @@ pub(crate) struct TortureProducer {
     producer: u64,
     /// The run's seed
     seed: u64,
+    /// How fast it writes (JSON)
+    #[arg(value_parser = pace)]
+    pace: Pace,
 }
 
 /// The name of that command.
@@ -81,7 +88,6 @@ struct Answer<'a> {
 
 /// Runs it.
 pub(crate) fn run(command: &Torture) -> Result<(), Failure> {
-    let plan = plan(command)?;
     let program = std::env::current_exe()
         .map_err(|error| Failure::unexpected(format!("this program cannot find itself: {error}"), "report it"))?;
     let folder = command
@@ -89,6 +95,17 @@ pub(crate) fn run(command: &Torture) -> Result<(), Failure> {
         .clone()
         .unwrap_or_else(|| std::env::temp_dir().join(format!("litepost-torture-{}", std::process::id())));
     let setup = Setup { program, producer_command: PRODUCER, folder, postgres: command.postgres.clone() };
+    let ok = if command.soak { soaked(command, &setup)? } else { tortured(command, &setup)? };
+    if ok && command.folder.is_none() {
+        // A temporary folder that cannot be removed is the system's to remove.
+        let _ = std::fs::remove_dir_all(&setup.folder);
+    }
+    if ok { Ok(()) } else { Err(Failure::Finding) }
+}
+
+/// Whether nothing was wrong.
+fn tortured(command: &Torture, setup: &Setup) -> Result<bool, Failure> {
+    let plan = plan(command)?;
     report::say(&format!(
         "seed {}: {} producers, {} relays, {} faults in {} seconds",
         plan.seed,
@@ -97,32 +114,91 @@ pub(crate) fn run(command: &Torture) -> Result<(), Failure> {
         plan.faults.len(),
         plan.ms / 1_000
     ));
-    let verdict = torture(&setup, &plan)?;
-    let shorter = if verdict.ok { None } else { Some(shorten(command, &setup, &plan)?) };
-    if verdict.ok && command.folder.is_none() {
-        // A temporary folder that cannot be removed is the system's to remove.
-        let _ = std::fs::remove_dir_all(&setup.folder);
-    }
+    let verdict = torture(setup, &plan)?;
+    let shorter = if verdict.ok { None } else { Some(shorten(command, setup, &plan)?) };
     tell(command, &Answer { verdict: &verdict, plan: &plan, shortest: shorter.as_ref() })?;
-    if verdict.ok { Ok(()) } else { Err(Failure::Finding) }
+    Ok(verdict.ok)
+}
+
+/// The same for a soak.
+fn soaked(command: &Torture, setup: &Setup) -> Result<bool, Failure> {
+    let (seed, ms) = (seed(command), ms(command));
+    report::say(&format!("seed {seed}: {} producers, {} seconds", command.producers, ms / 1_000));
+    let json = command.json;
+    let found = soak(setup, seed, command.producers.into(), ms, |sample| {
+        if !json {
+            report::say(&line(sample));
+        }
+    })?;
+    if json {
+        output::json(&found)?;
+        return Ok(found.verdict.ok);
+    }
+    let Soaked { most_per_second, per_second, left, dead, verdict, .. } = &found;
+    let mut out = Out::new();
+    out.line(format_args!("{most_per_second} events/s can be done, {per_second} were asked for"))?;
+    out.line(format_args!("left when everything was delivered and pruned: {left} bytes, {dead} dead letters"))?;
+    summary(&mut out, verdict)?;
+    if !verdict.ok {
+        for violation in &verdict.violations {
+            out.line(format_args!("{violation:?}"))?;
+        }
+        out.line(format_args!("files: {}", verdict.folder.display()))?;
+    }
+    out.flush()?;
+    Ok(verdict.ok)
+}
+
+fn line(sample: &Sample) -> String {
+    let mib = |bytes: u64| bytes >> 20;
+    format!(
+        "{:>6} s  memory {:>4} MiB  descriptors {:>3}  wal {:>3} MiB  database {:>4} MiB  behind {}",
+        sample.at_ms / 1_000,
+        mib(sample.memory),
+        sample.descriptors,
+        mib(sample.wal),
+        mib(sample.database),
+        sample.behind
+    )
+}
+
+/// What was done, and that nothing is wrong if so.
+fn summary(out: &mut Out, verdict: &Verdict) -> Result<(), Failure> {
+    out.line(format_args!(
+        "{} committed, {} rolled back, {} open when their producer was killed; {} faults, {} restarts",
+        verdict.committed, verdict.rolled_back, verdict.open, verdict.faults, verdict.restarts
+    ))?;
+    for (destination, count) in &verdict.delivered {
+        out.line(format_args!("{destination}: {count} events"))?;
+    }
+    if verdict.ok {
+        out.line("nothing lost, nothing doubled, every key in order, the books balance")?;
+    }
+    Ok(())
 }
 
 /// Writes events until it is killed.
 pub(crate) fn produce(command: &TortureProducer) -> Result<(), Failure> {
-    Ok(litepost_torture::produce(&command.database, &command.journal, command.producer, command.seed)?)
+    Ok(litepost_torture::produce(&command.database, &command.journal, command.producer, command.seed, command.pace)?)
 }
 
 fn plan(command: &Torture) -> Result<Plan, Failure> {
     let Some(path) = &command.plan else {
-        let seed = command.seed.unwrap_or_else(|| crate::clock::wall_ms().unsigned_abs() & 0xffff_ffff);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a month")]
-        let ms = (command.minutes * 60_000.0) as u64;
-        return Ok(Plan::new(seed, command.producers.into(), command.relays.into(), ms));
+        return Ok(Plan::new(seed(command), command.producers.into(), command.relays.into(), ms(command)));
     };
     let wrong =
         |why: String| Failure::user(format!("the plan {}: {why}", path.display()), "give what a run has printed");
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
+}
+
+fn seed(command: &Torture) -> u64 {
+    command.seed.unwrap_or_else(|| crate::clock::wall_ms().unsigned_abs() & 0xffff_ffff)
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and a month")]
+fn ms(command: &Torture) -> u64 {
+    (command.minutes * 60_000.0) as u64
 }
 
 fn shorten(command: &Torture, setup: &Setup, plan: &Plan) -> Result<Plan, Failure> {
@@ -136,15 +212,8 @@ fn tell(command: &Torture, answer: &Answer<'_>) -> Result<(), Failure> {
     }
     let verdict = answer.verdict;
     let mut out = Out::new();
-    out.line(format_args!(
-        "{} committed, {} rolled back, {} open when their producer was killed; {} faults, {} restarts",
-        verdict.committed, verdict.rolled_back, verdict.open, verdict.faults, verdict.restarts
-    ))?;
-    for (destination, count) in &verdict.delivered {
-        out.line(format_args!("{destination}: {count} events"))?;
-    }
+    summary(&mut out, verdict)?;
     if verdict.ok {
-        out.line("nothing lost, nothing doubled, every key in order, the books balance")?;
         return out.flush();
     }
     for line in &verdict.history {
@@ -160,6 +229,10 @@ fn tell(command: &Torture, answer: &Answer<'_>) -> Result<(), Failure> {
         out.line(format_args!("shortest plan that failed: {}", json(shortest)))?;
     }
     out.flush()
+}
+
+fn pace(text: &str) -> Result<Pace, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
 fn minutes(text: &str) -> Result<f64, String> {

@@ -21,6 +21,7 @@ mod hostile;
 mod hostile_config;
 mod inbox;
 mod init;
+mod load;
 mod logging;
 mod many_hands;
 mod migrate;

@@ -31,6 +31,22 @@ fn nothing_is_lost_while_everything_is_killed_frozen_and_starved() {
 }
 
 #[test]
+fn a_soak_loses_nothing_and_nothing_grows() {
+    let seconds: f64 = std::env::var("LITEPOST_TORTURE_SECONDS").map_or(15.0, |text| text.parse().unwrap());
+    let place = Place::new();
+    let minutes = (seconds / 60.0).to_string();
+    let (answer, told) = torture(&place, &["--soak", "--minutes", &minutes, "--seed", "20261130"]);
+    assert_eq!(answer.code, 0, "{told:#}");
+    let count = |name: &str| told[name].as_u64().unwrap();
+    assert!(count("committed") > 50 && count("faults") > 2 && count("per_second") > 0, "{told:#}");
+    let samples = told["samples"].as_array().unwrap();
+    assert!(
+        samples.len() > 30 && samples.iter().all(|sample| sample["memory"].as_u64().unwrap() > 1 << 20),
+        "{told:#}"
+    );
+}
+
+#[test]
 fn a_plan_that_was_printed_can_be_run_again() {
     let place = Place::new();
     let (answer, told) = torture(&place, &["--minutes", "0.05", "--seed", "7"]);

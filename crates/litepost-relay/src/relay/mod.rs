@@ -22,6 +22,7 @@ mod rate;
 mod reader;
 mod reload;
 mod report;
+mod share;
 mod slot;
 mod source;
 mod tenure;

@@ -20,6 +20,7 @@ use tokio::sync::{oneshot, watch};
 use super::ahead::ReadAhead;
 use super::bell::{Bell, Heard, Ring};
 use super::meter;
+use super::share::Share;
 use super::wake::{SAFETY_POLL, Wakes};
 use crate::clock;
 
@@ -27,10 +28,9 @@ use crate::clock;
 /// backlog pays one sync for many events.
 const CHUNK_EVENTS_MIN: usize = 256;
 const CHUNK_EVENTS_MAX: usize = 8_192;
-/// No chunk weighs much more than this.
-const CHUNK_BYTES_MAX: usize = 4 << 20;
-/// Recent chunks kept for destinations that are a little behind the first one.
-const CACHE_BYTES_MAX: usize = 8 << 20;
+/// Nor more chunks than this: of an outbox with single events there would be very many, and small pieces that live long
+/// scatter what an allocator could give back. Whoever is further behind reads them at once from the file.
+const CACHE_CHUNKS_MAX: usize = 32;
 /// A single fetch returns no more than this; the pipeline asks again for the rest.
 const FETCH_BYTES_MAX: usize = 8 << 20;
 /// A write to the -wal is seen before its commit is: look again this soon, this many times. The commit's own write
@@ -133,8 +133,22 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Opens the log and starts the thread.
-    pub(super) fn start(path: &Path, durable_reads: bool, wakes: &Wakes) -> Result<Self, StoreError> {
+    pub(super) fn start(path: &Path, durable_reads: bool, wakes: &Wakes, share: Share) -> Result<Self, StoreError> {
+        let (handle, worker) = Self::prepare(path, durable_reads, wakes, share)?;
+        let thread = std::thread::Builder::new().name("litepost-read".into()).spawn(move || worker.run());
+        let thread =
+            thread.map_err(|error| StoreError::CannotOpen { path: path.to_owned(), reason: error.to_string() })?;
+        Ok(Self { handle, thread: Some(thread) })
+    }
+
+    fn prepare(
+        path: &Path,
+        durable_reads: bool,
+        wakes: &Wakes,
+        share: Share,
+    ) -> Result<(ReaderHandle, Worker), StoreError> {
         let log = LogReader::open(path)?;
+        log.keep_pages(share.pages_kib())?;
         let (messages, inbox) = mpsc::channel();
         let (wishes, seen) = watch::channel(Vec::new());
         let (bell, alive) = wakes.bell(path);
@@ -145,6 +159,7 @@ impl Reader {
             bell,
             _alive: alive,
             durable_reads,
+            share,
             parked: Vec::new(),
             cache: VecDeque::new(),
             cache_bytes: 0,
@@ -156,10 +171,7 @@ impl Reader {
             wishes_version: None,
             look: None,
         };
-        let thread = std::thread::Builder::new().name("litepost-read".into()).spawn(move || worker.run());
-        let thread =
-            thread.map_err(|error| StoreError::CannotOpen { path: path.to_owned(), reason: error.to_string() })?;
-        Ok(Self { handle, thread: Some(thread) })
+        Ok((handle, worker))
     }
 
     pub(super) fn handle(&self) -> ReaderHandle {
@@ -189,7 +201,9 @@ struct Worker {
     /// Says that this reader's watch is in use.
     _alive: Arc<()>,
     durable_reads: bool,
+    share: Share,
     parked: Vec<Parked>,
+    /// Recent chunks, for destinations that are a little behind the first one.
     cache: VecDeque<(Arc<Chunk>, usize)>,
     cache_bytes: usize,
     chunk_events: usize,
@@ -252,11 +266,27 @@ impl Worker {
             return;
         }
         let pause = self.look.map_or(SAFETY_POLL, |(at, _)| at.saturating_duration_since(clock::instant()));
-        match self.bell.wait(pause) {
+        let heard = self.bell.wait(pause);
+        self.heard(heard);
+    }
+
+    fn heard(&mut self, heard: Heard) {
+        match heard {
             Heard::Rung => {}
             Heard::Written => self.wake(),
-            Heard::Nothing => self.look_again(),
+            Heard::Nothing => {
+                if self.look.is_none() {
+                    self.forget();
+                }
+                self.look_again();
+            }
         }
+    }
+
+    /// Nobody has asked for a while: what was kept for those a little behind is in the file as well.
+    fn forget(&mut self) {
+        self.cache = VecDeque::new();
+        self.cache_bytes = 0;
     }
 
     fn read(&mut self, after: Seq, fresh: bool, reply: oneshot::Sender<Result<Arc<Chunk>, ReadError>>) {
@@ -308,7 +338,8 @@ impl Worker {
     }
 
     fn read_log(&mut self, after: Seq) -> Result<Option<Arc<Chunk>>, ReadError> {
-        let chunk = self.log.read_after(after, self.chunk_events, CHUNK_BYTES_MAX).map_err(|error| explain(&error))?;
+        let chunk =
+            self.log.read_after(after, self.chunk_events, self.share.chunk_bytes()).map_err(|error| explain(&error))?;
         let count = chunk.events().len();
         if count == 0 {
             return Ok(None);
@@ -331,7 +362,8 @@ impl Worker {
         self.cache.push_back((Arc::clone(chunk), bytes));
         self.cache_bytes += bytes;
         // The newest stays, however large: other destinations are about to ask for it.
-        while self.cache_bytes > CACHE_BYTES_MAX && self.cache.len() > 1 {
+        let most = (self.share.cache_bytes(), CACHE_CHUNKS_MAX);
+        while (self.cache_bytes > most.0 || self.cache.len() > most.1) && self.cache.len() > 1 {
             if let Some((_, bytes)) = self.cache.pop_front() {
                 self.cache_bytes -= bytes;
             }
@@ -450,3 +482,6 @@ pub(super) fn explain(error: &StoreError) -> String {
         hint => format!("{error} ({hint})"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::pulse::Pulse;
 use super::report::{LaneReport, RunReport};
+use super::share::Shares;
 use super::source::{Order, Source};
 use super::wake::Wakes;
 use super::{DestinationConfig, RelayConfig, SourceConfig};
@@ -114,6 +115,7 @@ pub(super) struct Fleet {
     reloads: bool,
     owner: String,
     wakes: Arc<Wakes>,
+    shares: Arc<Shares>,
     pulse: Pulse,
     tasks: JoinSet<(usize, Vec<LaneReport>)>,
     running: Vec<Running>,
@@ -131,6 +133,7 @@ impl Fleet {
             reloads,
             owner: Rng::new().identity(),
             wakes: Arc::new(Wakes::new()),
+            shares: Arc::default(),
             pulse,
             tasks: JoinSet::new(),
             running: Vec::new(),
@@ -163,6 +166,7 @@ impl Fleet {
             config: config.clone(),
             owner: self.owner.clone(),
             wakes: Arc::clone(&self.wakes),
+            share: self.shares.one_more(),
             pulse: self.pulse.clone(),
             stop: stop.clone(),
             until_idle: self.until_idle,

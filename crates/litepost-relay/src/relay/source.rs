@@ -24,6 +24,7 @@ use super::pulse::Pulse;
 use super::rate::Bucket;
 use super::reader::{Reader, explain};
 use super::report::{Drained, LaneReport};
+use super::share::Share;
 use super::wake::Wakes;
 use super::writer::Writer;
 use super::{DestinationConfig, SourceConfig};
@@ -46,6 +47,8 @@ pub(super) struct Source {
     pub(super) config: SourceConfig,
     pub(super) owner: String,
     pub(super) wakes: Arc<Wakes>,
+    /// What the file may keep in memory.
+    pub(super) share: Share,
     pub(super) pulse: Pulse,
     pub(super) stop: CancellationToken,
     pub(super) until_idle: bool,
@@ -118,7 +121,7 @@ impl Source {
 
     async fn open(&self) -> Result<Opened, StoreError> {
         let config = self.config.clone();
-        let (wakes, stop) = (Arc::clone(&self.wakes), self.stop.clone());
+        let (wakes, share, stop) = (Arc::clone(&self.wakes), self.share.clone(), self.stop.clone());
         let open = move || {
             let takers = Takers::default();
             takers.set(&config.destinations);
@@ -128,8 +131,9 @@ impl Source {
                 let mut connection = connection::open(&config.path, Access::ReadWrite)?;
                 schema::set_max_pending(&mut connection, config.max_pending)?;
             }
-            let writer = Writer::start(&config.path, config.retention, old, config.cleanup_every, stop)?;
-            let reader = Reader::start(&config.path, config.durable_reads, &wakes)?;
+            let pages_kib = share.pages_kib();
+            let writer = Writer::start(&config.path, config.retention, old, config.cleanup_every, pages_kib, stop)?;
+            let reader = Reader::start(&config.path, config.durable_reads, &wakes, share)?;
             Ok(Opened { reader, writer, takers })
         };
         match tokio::task::spawn_blocking(open).await {

@@ -156,9 +156,11 @@ impl Writer {
         keep: Retention,
         bridge: OldQueue,
         cleanup_every: i64,
+        pages_kib: usize,
         give_up: CancellationToken,
     ) -> Result<Self, StoreError> {
         let mut store = LaneStore::open(path)?;
+        store.keep_pages(pages_kib)?;
         // A copy must not deliver what its original delivers; a restored file must not deliver twice by accident.
         store.claim_file(path)?;
         let (messages, inbox) = mpsc::channel();

@@ -1,5 +1,9 @@
 //! libSQL as a target, over Hrana: exactly once whatever is dropped, lost, killed or restarted.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use litepost_core::Value;
@@ -203,6 +207,42 @@ async fn a_server_in_trouble_costs_no_event_an_attempt() {
     relay.stop().await;
     assert_eq!(desk.number("SELECT count(*) FROM litepost_dead"), 0);
     assert_eq!(server.faults_left(), 0);
+}
+
+/// A server whose answers never end; how much of one it could send at most.
+fn endless() -> (u16, Arc<AtomicU64>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let (port, most) = (listener.local_addr().unwrap().port(), Arc::new(AtomicU64::new(0)));
+    let told = Arc::clone(&most);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, told) = (stream.unwrap(), Arc::clone(&told));
+            std::thread::spawn(move || {
+                let _ = stream.read(&mut [0; 4_096]);
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{\"results\":[");
+                let (piece, mut sent) = (vec![b' '; 1 << 20], 0);
+                while stream.write_all(&piece).is_ok() {
+                    sent += piece.len() as u64;
+                    told.fetch_max(sent, Ordering::SeqCst);
+                }
+            });
+        }
+    });
+    (port, most)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_without_an_end_is_cut_off_and_costs_no_event_an_attempt() {
+    let mut desk = Desk::new();
+    desk.target();
+    let (port, most) = endless();
+    config(&desk, &format!("http://127.0.0.1:{port}"), IMPATIENT, ", batch_timeout_ms = 20000");
+    desk.statement("k", "INSERT INTO stock VALUES (?, 1)", &[1]);
+    let done = desk.drain().await;
+    let Drained::Unavailable { error } = only(&done) else { panic!("{done:?}") };
+    assert!(error.contains("answered with more than 67108864 bytes"), "{error}");
+    assert!(most.load(Ordering::SeqCst) < 96 << 20, "{} bytes were taken", most.load(Ordering::SeqCst));
+    assert_eq!(desk.number("SELECT count(*) FROM litepost_dead"), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

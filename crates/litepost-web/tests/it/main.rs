@@ -4,6 +4,7 @@
 
 mod actions;
 mod contrib;
+mod fuzz;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -187,6 +187,11 @@ impl LaneStore {
         Self::open_with(path, connection::DEFAULT_BUSY_TIMEOUT_MS)
     }
 
+    /// How much of the file this connection keeps in memory, KiB; SQLite's own default is 2,000.
+    pub fn keep_pages(&self, kib: usize) -> Result<(), StoreError> {
+        connection::keep_pages(&self.connection, kib)
+    }
+
     /// As [`LaneStore::open`], waiting for a lock for `busy_timeout_ms`.
     pub fn open_with(path: impl AsRef<Path>, busy_timeout_ms: u32) -> Result<Self, StoreError> {
         let connection = connection::Options::new(Access::ReadWrite).busy_timeout_ms(busy_timeout_ms).open(path)?;

@@ -205,7 +205,12 @@ impl Batch<'_> {
     pub(super) fn finish(mut self) -> Arc<Chunk> {
         self.decoder.last_events = self.events.len();
         self.decoder.last_bytes = self.buffer.len();
-        let buffer = self.buffer.freeze();
+        // A small chunk behind a large one would keep the large one's room for as long as it lives.
+        if self.events.capacity() > 2 * self.events.len() {
+            self.events.shrink_to_fit();
+        }
+        let roomy = self.buffer.capacity() > 2 * self.buffer.len();
+        let buffer = if roomy { Bytes::copy_from_slice(&self.buffer) } else { self.buffer.freeze() };
         for (event, range) in self.events.iter_mut().zip(self.payloads) {
             let (Payload::Text(bytes) | Payload::Blob(bytes)) = &mut event.payload;
             *bytes = buffer.slice(range);
@@ -264,5 +269,38 @@ fn integer(value: ValueRef<'_>) -> Option<i64> {
     match value {
         ValueRef::Integer(number) => Some(number),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+
+    fn chunk(decoder: &mut Decoder, outbox: &Connection, events: u32) -> Arc<Chunk> {
+        let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1) \
+             SELECT i, 'id', 't', NULL, '', printf('%.*c', 1000, 'x'), NULL, NULL, NULL, 1, NULL, NULL, NULL FROM n";
+        let mut statement = outbox.prepare(sql).unwrap();
+        let mut rows = statement.query([events]).unwrap();
+        let mut batch = decoder.batch();
+        while let Some(row) = rows.next().unwrap() {
+            batch.push(Seq(row.get(0).unwrap()), row, Columns::All).unwrap();
+        }
+        batch.finish()
+    }
+
+    #[test]
+    fn a_small_chunk_keeps_no_room_of_a_large_one() {
+        let outbox = Connection::open_in_memory().unwrap();
+        let mut decoder = Decoder::default();
+        chunk(&mut decoder, &outbox, 1_000);
+        let small = chunk(&mut decoder, &outbox, 1);
+        let (Payload::Text(bytes) | Payload::Blob(bytes)) = small.events()[0].payload.clone();
+        drop(small);
+        assert_eq!(bytes.len(), 1_000);
+        // The only one that is left: its buffer can be had back, with all its room.
+        let room = bytes.try_into_mut().unwrap().capacity();
+        assert!(room < 4_000, "{room} bytes for a payload of 1,000");
     }
 }
