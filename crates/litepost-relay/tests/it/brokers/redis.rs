@@ -84,11 +84,12 @@ impl Harness for RedisHarness {
     }
 }
 
-fn desk(harness: &RedisHarness, keys: &str) -> Desk {
+pub(super) fn desk(harness: &RedisHarness, keys: &str) -> Desk {
     Desk::new("redis", keys, &harness.connection(harness.port(), Target::Ready))
 }
 
-fn arrived(harness: &mut RedisHarness, desk: &Desk) {
+/// What the stream holds is what was sent, each once, each key's in order, and the file keeps its promises.
+pub(super) fn arrived(harness: &mut RedisHarness, desk: &Desk) {
     let received = harness.consume(Target::Ready);
     judge(desk.sent(), &received, Duplicates::Never).unwrap_or_else(|wrong| panic!("{wrong}"));
     desk.verify();

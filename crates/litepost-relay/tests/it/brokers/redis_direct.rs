@@ -11,7 +11,7 @@ use litepost_testkit::proxy::Proxy;
 use litepost_testkit::servers::Redis;
 use redis::{Connection, Value};
 
-use super::redis::RedisHarness;
+use super::redis::{RedisHarness, arrived, desk};
 
 const OPEN: &str = include_str!("../../../src/sinks/redis/open.lua");
 const GUARD: &str = include_str!("../../../src/sinks/redis/guard.lua");
@@ -32,17 +32,6 @@ fn calls(connection: &mut Connection, command: &str) -> u64 {
     let all: String = ask(connection, &["INFO", "commandstats"]);
     let line = all.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
     line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
-}
-
-fn desk(harness: &RedisHarness, keys: &str) -> Desk {
-    Desk::new("redis", keys, &harness.connection(harness.port(), Target::Ready))
-}
-
-/// What the stream holds is what was sent, each once, each key's in order, and the file keeps its promises.
-fn arrived(harness: &mut RedisHarness, desk: &Desk) {
-    let received = harness.consume(Target::Ready);
-    judge(desk.sent(), &received, Duplicates::Never).unwrap_or_else(|wrong| panic!("{wrong}"));
-    desk.verify();
 }
 
 /// Does this to the server over and over, until it is dropped.
