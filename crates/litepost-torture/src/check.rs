@@ -49,6 +49,28 @@ pub enum Violation {
         /// Producer and number.
         event: (u64, u64),
     },
+    /// Delivered again although it had been confirmed, and nothing had happened that could explain it.
+    Repeated {
+        /// The destination.
+        destination: String,
+        /// Producer and number.
+        event: (u64, u64),
+        /// When it came before, milliseconds.
+        first_ms: u64,
+        /// When it came again.
+        again_ms: u64,
+    },
+    /// Delivered under an id that is not its own: its receiver cannot recognise it.
+    OtherId {
+        /// The destination.
+        destination: String,
+        /// Producer and number.
+        event: (u64, u64),
+        /// The id it came under.
+        id: String,
+        /// What had come before: the event's id, or the event of that id.
+        before: String,
+    },
     /// More memory, descriptors or bytes on disk than there is reason for.
     Grew {
         /// What.
@@ -152,6 +174,61 @@ pub(crate) fn destination(
     found
 }
 
+/// What a receiver got, once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Receipt {
+    /// When, milliseconds after the beginning.
+    pub(crate) at_ms: u64,
+    /// Which event.
+    pub(crate) event: Name,
+    /// The id it came under.
+    pub(crate) id: String,
+    /// The answer has arrived: the connection was used again. Otherwise nobody knows.
+    pub(crate) sure: bool,
+    /// The network has passed the request on twice; this is the second.
+    pub(crate) network: bool,
+}
+
+/// What may make a relay send again what was confirmed: from when until when, milliseconds.
+pub(crate) type Disturbed = (u64, u64);
+
+/// Checks what is delivered at least once: each event under one id of its own, and again only where a lost answer or a
+/// disturbance of the relays explains it. The other promises are [`destination`]'s, for what came [`first`].
+pub(crate) fn again(name: &str, receipts: &[Receipt], disturbed: &[Disturbed]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut ids: BTreeMap<&str, Name> = BTreeMap::new();
+    let mut last: BTreeMap<Name, &Receipt> = BTreeMap::new();
+    for receipt in receipts {
+        let (destination, event, id) = (name.to_owned(), receipt.event, receipt.id.clone());
+        let of_id = *ids.entry(&receipt.id).or_insert(event);
+        if of_id != event {
+            let before = format!("{of_id:?}");
+            found.push(Violation::OtherId { destination: destination.clone(), event, id: id.clone(), before });
+        }
+        if receipt.network {
+            continue;
+        }
+        let Some(before) = last.insert(event, receipt) else { continue };
+        if before.id != receipt.id {
+            let before = before.id.clone();
+            found.push(Violation::OtherId { destination: destination.clone(), event, id, before });
+        }
+        // A request that was given up may arrive behind the one that was sent after it.
+        let asked_again = !before.sure || !receipt.sure;
+        let happened = disturbed.iter().any(|&(from, until)| from <= receipt.at_ms && before.at_ms <= until);
+        if !asked_again && !happened {
+            found.push(Violation::Repeated { destination, event, first_ms: before.at_ms, again_ms: receipt.at_ms });
+        }
+    }
+    found
+}
+
+/// Each event once, where it came first.
+pub(crate) fn first(receipts: &[Receipt]) -> Vec<Name> {
+    let mut seen = BTreeSet::new();
+    receipts.iter().map(|receipt| receipt.event).filter(|&event| seen.insert(event)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,5 +256,26 @@ mod tests {
         assert_eq!(kinds(&check(&[1, 9, 17], &[97])), ["not_committed"]);
         assert_eq!(kinds(&check(&[1, 9, 33], &[97])), ["not_committed"], "never tried");
         assert_eq!(kinds(&check(&[1, 9, 97], &[97])), ["doubled"], "delivered and dead");
+    }
+
+    #[test]
+    fn what_comes_again_needs_a_reason_and_the_same_id() {
+        let one = |at_ms, n, id: &str| Receipt { at_ms, event: (3, n), id: id.to_owned(), sure: true, network: false };
+        let unsure = |receipt: Receipt| Receipt { sure: false, ..receipt };
+        let told = |receipts: &[Receipt]| kinds(&again("d", receipts, &[(100, 200), (900, 900)]));
+        let none: [&str; 0] = [];
+        assert_eq!(told(&[one(1, 1, "a"), one(2, 9, "b")]), none);
+        assert_eq!(told(&[one(1, 1, "a"), one(2, 1, "a")]), ["repeated"], "nothing had happened");
+        assert_eq!(told(&[one(201, 1, "a"), one(899, 1, "a")]), ["repeated"], "it had happened before, and after");
+        assert_eq!(told(&[one(1, 1, "a"), one(100, 1, "a"), one(210, 1, "a")]), none, "a relay was disturbed");
+        assert_eq!(told(&[one(1, 1, "a"), one(150, 1, "a"), one(210, 1, "a"), one(220, 1, "a")]), ["repeated"]);
+        assert_eq!(told(&[unsure(one(1, 1, "a")), one(2, 1, "a")]), none, "the answer was lost");
+        assert_eq!(told(&[one(1, 1, "a"), unsure(one(2, 1, "a"))]), none, "the older request came later");
+        assert_eq!(told(&[unsure(one(1, 1, "a")), one(2, 1, "b")]), ["other_id"], "the receiver cannot recognise it");
+        assert_eq!(told(&[one(1, 1, "a"), one(2, 9, "a")]), ["other_id"], "two events under one id");
+        let doubled = Receipt { network: true, ..one(1, 1, "a") };
+        assert_eq!(told(&[one(1, 1, "a"), doubled.clone(), one(2, 9, "b")]), none, "the network's doing");
+        assert_eq!(told(&[one(1, 1, "a"), doubled, one(2, 1, "a")]), ["repeated"], "and nobody's excuse");
+        assert_eq!(first(&[one(1, 9, "b"), one(2, 1, "a"), one(3, 9, "b")]), [(3, 9), (3, 1)]);
     }
 }

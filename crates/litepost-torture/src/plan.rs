@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 const BETWEEN_MS: u64 = 700;
 /// The same in a soak: most of the time is for work.
 const BETWEEN_SOAKING_MS: u64 = 2_500;
+/// How long the relays wait for an answer from a network, milliseconds: what is late goes past it, or not.
+pub(crate) const PATIENCE_MS: u64 = 1_000;
 /// The lease of the run's relays, milliseconds: freezes go past it.
 pub(crate) const LEASE_MS: u64 = 1_000;
 
@@ -27,6 +29,28 @@ impl Chance {
     fn one_of(&mut self, n: usize) -> usize {
         usize::try_from(self.below(n as u64)).unwrap_or(0)
     }
+}
+
+/// A destination that is reached over a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Link {
+    /// The receiver of webhooks: it keeps what it got, and is the one that breaks.
+    Webhook,
+    /// PostgreSQL, behind a proxy.
+    Postgres,
+}
+
+/// What a run can reach, and so break.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// A receiver of webhooks.
+    pub webhook: bool,
+    /// A PostgreSQL behind a proxy.
+    pub postgres: bool,
+    /// That PostgreSQL is the run's own.
+    pub server: bool,
 }
 
 /// One thing that is broken.
@@ -79,6 +103,50 @@ pub enum Deed {
     },
     /// Somebody holds the SQLite target's write lock.
     LockTarget {
+        /// How long, milliseconds.
+        ms: u64,
+    },
+    /// Every connection is cut, and none is let through for so long.
+    CutLink {
+        /// Between the relays and what.
+        link: Link,
+        /// How long, milliseconds.
+        ms: u64,
+    },
+    /// What was asked for is done, and the connection cut instead of an answer: every other request of a webhook, every
+    /// COMMIT.
+    LoseReplies {
+        /// Between the relays and what.
+        link: Link,
+        /// How long, milliseconds.
+        ms: u64,
+    },
+    /// What was asked for is done, and the answer held back.
+    DelayReplies {
+        /// Between the relays and what.
+        link: Link,
+        /// How long, milliseconds.
+        ms: u64,
+        /// By how much, milliseconds.
+        by_ms: u64,
+    },
+    /// Each webhook arrives twice, as from a network that passes it on twice.
+    DoubleRequests {
+        /// How long, milliseconds.
+        ms: u64,
+    },
+    /// The receiver of webhooks answers 503 and keeps nothing.
+    RefuseRequests {
+        /// How long, milliseconds.
+        ms: u64,
+    },
+    /// SIGKILL to PostgreSQL and all its processes; it is started again later, and recovers.
+    KillServer {
+        /// When it is started again, milliseconds later.
+        ms: u64,
+    },
+    /// SIGSTOP to PostgreSQL and all its processes, and SIGCONT later.
+    FreezeServer {
         /// How long, milliseconds.
         ms: u64,
     },
@@ -135,8 +203,11 @@ pub struct Plan {
 
 impl Plan {
     /// The plan of a seed.
-    pub fn new(seed: u64, producers: usize, relays: usize, ms: u64) -> Self {
-        let faults = faults(seed, ms, BETWEEN_MS, |chance| deed(chance, producers, relays));
+    pub fn new(seed: u64, producers: usize, relays: usize, ms: u64, reach: Reach) -> Self {
+        let faults = faults(seed, ms, BETWEEN_MS, |chance| match chance.below(if reach.webhook { 3 } else { 1 }) {
+            2 => network(chance, reach),
+            _ => deed(chance, producers, relays),
+        });
         Self { seed, producers, relays, ms, pace: Pace::Resting, faults }
     }
 
@@ -182,6 +253,22 @@ fn deed(chance: &mut Chance, producers: usize, relays: usize) -> Deed {
     }
 }
 
+/// A third of the deeds, where there is a network.
+fn network(chance: &mut Chance, reach: Reach) -> Deed {
+    let link = if reach.postgres && chance.below(2) == 0 { Link::Postgres } else { Link::Webhook };
+    let ms = 50 + chance.below(1_500);
+    match chance.below(if reach.server { 14 } else { 11 }) {
+        // After a loss PostgreSQL is asked again a while later.
+        0..5 => Deed::LoseReplies { link, ms: ms + 500 },
+        5..7 => Deed::DelayReplies { link, ms, by_ms: 1 + chance.below(PATIENCE_MS * 2) },
+        7..9 => Deed::CutLink { link, ms: chance.below(ms) },
+        9 => Deed::DoubleRequests { ms },
+        10 => Deed::RefuseRequests { ms },
+        11..13 => Deed::KillServer { ms },
+        _ => Deed::FreezeServer { ms: ms * 2 },
+    }
+}
+
 #[cfg(feature = "failpoints")]
 fn failpoint(chance: &mut Chance, relay: usize) -> Option<Deed> {
     let point = litepost::failpoint::Point::ALL.get(chance.one_of(litepost::failpoint::Point::ALL.len()))?;
@@ -200,12 +287,26 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_plan_and_a_plan_survives_json() {
-        let plan = Plan::new(7, 2, 3, 60_000);
-        assert_eq!(plan, Plan::new(7, 2, 3, 60_000));
-        assert_ne!(plan.faults, Plan::new(8, 2, 3, 60_000).faults);
+        let reach = Reach { webhook: true, postgres: true, server: true };
+        let plan = Plan::new(7, 2, 3, 120_000, reach);
+        assert_eq!(plan, Plan::new(7, 2, 3, 120_000, reach));
+        assert_ne!(plan.faults, Plan::new(8, 2, 3, 120_000, reach).faults);
+        let text = serde_json::to_string(&plan).unwrap();
+        let all = [
+            "cut-link",
+            "lose-replies",
+            "delay-replies",
+            "double-requests",
+            "refuse-requests",
+            "kill-server",
+            "freeze-server",
+        ];
+        assert!(all.iter().all(|deed| text.contains(deed)), "{text}");
         assert!(plan.faults.len() > 40 && plan.faults.windows(2).all(|pair| pair[0].at_ms < pair[1].at_ms));
-        let read: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
+        let read: Plan = serde_json::from_str(&text).unwrap();
         assert_eq!(read, plan);
+        let alone = serde_json::to_string(&Plan::new(7, 2, 3, 120_000, Reach::default())).unwrap();
+        assert!(!all.iter().any(|deed| alone.contains(deed)), "there is no network: {alone}");
     }
 
     #[test]

@@ -70,15 +70,17 @@ impl Process {
         let _ = self.child.wait();
     }
 
-    /// SIGTERM, and SIGKILL when it does not end in time.
-    pub(crate) fn stop(&mut self, patience: Duration) {
+    /// SIGTERM, and SIGKILL when it does not end in time; whether it ended by itself.
+    pub(crate) fn stop(&mut self, patience: Duration) -> bool {
         self.signal(Signal::CONT);
         self.signal(Signal::TERM);
         let began = clock::start();
         while self.ended().is_none() && began.elapsed() < patience {
             std::thread::sleep(Duration::from_millis(10));
         }
+        let ended = self.ended().is_some();
         self.kill();
+        ended
     }
 
     /// Its number, while it runs.

@@ -9,11 +9,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use rustix::process::Signal;
 use serde::Serialize;
 
-use crate::check::{Journal, Violation};
-use crate::plan::{Deed, Plan};
+use crate::check::{self, Disturbed, Journal, Takes, Violation};
+use crate::deeds::Undo;
+use crate::network::{Network, Troubles};
+use crate::plan::{Plan, Reach};
 use crate::reap::Process;
 use crate::stage::Stage;
 use crate::{TortureError, clock};
@@ -22,8 +23,10 @@ use crate::{TortureError, clock};
 const TICK: Duration = Duration::from_millis(5);
 /// A process that has ended is started again after this.
 const AGAIN: Duration = Duration::from_millis(120);
-/// How far a full disk lets files grow, bytes.
-const FULL_BYTES: u64 = 24 << 10;
+/// Between two looks at who has the lanes of webhooks, milliseconds.
+const HANDS_MS: u64 = 50;
+/// A process that has ended is noticed by then, milliseconds.
+const ENDED_MS: u64 = 1_000;
 /// Attempts of the last drain; each waits for leases by itself.
 const DRAINS: u32 = 20;
 
@@ -37,7 +40,30 @@ pub struct Setup {
     /// A folder; each run makes one of its own in it.
     pub folder: PathBuf,
     /// A PostgreSQL database to deliver to as well. Its table `litepost_torture` is made anew.
-    pub postgres: Option<String>,
+    pub postgres: Postgres,
+}
+
+/// Which PostgreSQL is delivered to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Postgres {
+    /// None.
+    None,
+    /// A database that is there: its network is broken, and never the server.
+    Theirs(String),
+    /// A server of the run's own, which is killed and frozen as well.
+    Own,
+}
+
+impl Postgres {
+    /// What a run with it can break.
+    pub fn reach(&self) -> Reach {
+        let postgres = match self {
+            Self::None => false,
+            Self::Theirs(url) => crate::proxy::through(url, 0).is_some(),
+            Self::Own => true,
+        };
+        Reach { webhook: true, postgres, server: *self == Self::Own }
+    }
 }
 
 /// What came of a run.
@@ -53,6 +79,10 @@ pub struct Verdict {
     pub open: usize,
     /// What each destination has.
     pub delivered: BTreeMap<&'static str, usize>,
+    /// Webhooks that came again, each with a reason.
+    pub repeated: usize,
+    /// What the network did.
+    pub network: Troubles,
     /// Faults carried out.
     pub faults: usize,
     /// Processes that had to be started again.
@@ -67,7 +97,11 @@ pub struct Verdict {
 
 /// Carries `plan` out in a folder of its own, which is left behind.
 pub fn torture(setup: &Setup, plan: &Plan) -> Result<Verdict, TortureError> {
-    let mut run = Run::start(setup, plan, Stage::set(&folder(setup)?, setup.postgres.as_deref())?)?;
+    let began = clock::start();
+    let network = Network::start(&setup.postgres, began)?;
+    let postgres = network.database().zip(network.for_relays());
+    let stage = Stage::set(&folder(setup)?, postgres, Some(network.webhook()))?;
+    let mut run = Run::start(setup, plan, stage, Some(network), began)?;
     run.go(&mut |_, _| {})?;
     run.judge()
 }
@@ -94,44 +128,56 @@ impl Verdict {
     }
 }
 
-struct Role {
-    process: Process,
+/// A process of the run.
+pub(crate) struct Role {
+    pub(crate) process: Process,
     arguments: Vec<String>,
     log: String,
     ended_at: Option<Instant>,
     /// Armed at its next start.
-    failpoint: Option<String>,
-}
-
-/// What is undone later.
-enum Undo {
-    Wake(usize),
-    Lift(usize),
-    Unlock(Connection),
+    pub(crate) failpoint: Option<String>,
+    /// Which of the disturbances is the failpoint that it was started with.
+    armed: Option<usize>,
 }
 
 pub(crate) struct Run<'a> {
     setup: &'a Setup,
     plan: &'a Plan,
     pub(crate) stage: Stage,
+    /// What is reached over a network; none in a soak.
+    pub(crate) network: Option<Network>,
     began: Instant,
     /// Producers, then relays.
-    roles: Vec<Role>,
-    undo: Vec<(u64, Undo)>,
-    faults: usize,
+    pub(crate) roles: Vec<Role>,
+    pub(crate) undo: Vec<(u64, Undo)>,
+    /// What may make a relay send again what was confirmed.
+    pub(crate) disturbed: Vec<Disturbed>,
+    /// When the lanes of webhooks were last seen, and with which tokens.
+    hands: (u64, Vec<i64>),
+    pub(crate) faults: usize,
     restarts: usize,
-    history: Vec<String>,
+    pub(crate) history: Vec<String>,
 }
 
 impl<'a> Run<'a> {
-    pub(crate) fn start(setup: &'a Setup, plan: &'a Plan, stage: Stage) -> Result<Self, TortureError> {
+    /// Starts everything. The network, if there is one, counts its times from `began` as well.
+    pub(crate) fn start(
+        setup: &'a Setup,
+        plan: &'a Plan,
+        stage: Stage,
+        network: Option<Network>,
+        began: Instant,
+    ) -> Result<Self, TortureError> {
         let mut run = Self {
             setup,
             plan,
             stage,
-            began: clock::start(),
+            network,
+            began,
             roles: Vec::new(),
             undo: Vec::new(),
+            disturbed: Vec::new(),
+            hands: (0, Vec::new()),
             faults: 0,
             restarts: 0,
             history: Vec::new(),
@@ -157,35 +203,59 @@ impl<'a> Run<'a> {
 
     fn add(&mut self, arguments: Vec<String>, log: String) -> Result<(), TortureError> {
         let process = Process::start(&self.setup.program, &arguments, &self.stage.folder, &log, None)?;
-        self.roles.push(Role { process, arguments, log, ended_at: None, failpoint: None });
+        self.roles.push(Role { process, arguments, log, ended_at: None, failpoint: None, armed: None });
         Ok(())
     }
 
     /// Until its time is over; `watch` sees every tick with its time.
     pub(crate) fn go(&mut self, watch: &mut dyn FnMut(&mut Self, u64)) -> Result<(), TortureError> {
         let mut next = 0;
+        // Making a server takes a while; the plan begins when all is there.
+        let late = self.now();
         loop {
-            let now = self.now();
+            let now = self.now().saturating_sub(late);
             while let Some(fault) = self.plan.faults.get(next).filter(|fault| fault.at_ms <= now) {
                 next += 1;
                 self.carry_out(&fault.deed);
             }
-            self.undo_until(now);
+            self.undo_until(self.now());
             if now >= self.plan.ms {
                 break;
             }
             self.revive()?;
+            self.look_at_hands();
             watch(self, now);
             std::thread::sleep(TICK);
         }
         self.undo_until(u64::MAX);
+        let now = self.now();
         for role in &mut self.roles {
-            role.process.stop(Duration::from_secs(if role.log.starts_with("relay") { 15 } else { 0 }));
+            let relay = role.log.starts_with("relay");
+            if !role.process.stop(Duration::from_secs(if relay { 15 } else { 0 })) && relay {
+                self.disturbed.push((now, u64::MAX));
+            }
         }
+        self.look_at_hands();
         Ok(())
     }
 
-    fn now(&self) -> u64 {
+    /// A lane that changes hands may be sent again from where its cursor was last saved. (A relay that is too slow loses
+    /// its lanes without any fault of the plan.)
+    fn look_at_hands(&mut self) {
+        let now = self.now();
+        let (seen, tokens) = &self.hands;
+        if self.network.is_none() || now < seen + HANDS_MS {
+            return;
+        }
+        // A file that cannot be read in this moment is looked at again: the time in between counts.
+        let Ok(found) = self.stage.tokens("torture.webhook") else { return };
+        if found != *tokens {
+            self.disturbed.push((*seen, now));
+        }
+        self.hands = (now, found);
+    }
+
+    pub(crate) fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -195,90 +265,8 @@ impl<'a> Run<'a> {
         self.roles.get_mut(at).and_then(|role| role.process.id())
     }
 
-    fn relay(&self, relay: usize) -> usize {
+    pub(crate) fn relay(&self, relay: usize) -> usize {
         self.plan.producers + relay
-    }
-
-    fn carry_out(&mut self, deed: &Deed) {
-        let now = self.now();
-        self.history.push(format!("{now} {}", serde_json::to_string(deed).unwrap_or_default()));
-        self.faults += 1;
-        match deed {
-            Deed::KillProducer { producer } => self.kill(*producer),
-            Deed::KillRelay { relay } => self.kill(self.relay(*relay)),
-            Deed::FreezeProducer { producer, ms } => self.freeze(*producer, now + ms),
-            Deed::FreezeRelay { relay, ms } => self.freeze(self.relay(*relay), now + ms),
-            Deed::FullDisk { relay, ms } => self.fill(self.relay(*relay), now + ms, 0),
-            Deed::FullDiskProducer { producer, ms } => {
-                // The journal stands outside what is tested.
-                let journal = std::fs::metadata(self.stage.journal(*producer)).map_or(0, |meta| meta.len());
-                self.fill(*producer, now + ms, journal);
-            }
-            Deed::LockOutbox { ms } => self.lock(&self.stage.outbox(), now + ms),
-            Deed::LockTarget { ms } => self.lock(&self.stage.target(), now + ms),
-            Deed::Failpoint { relay, arm } => {
-                let at = self.relay(*relay);
-                if let Some(role) = self.roles.get_mut(at) {
-                    role.failpoint = Some(arm.clone());
-                }
-                self.kill(at);
-            }
-        }
-    }
-
-    fn kill(&mut self, at: usize) {
-        if let Some(role) = self.roles.get_mut(at) {
-            role.process.kill();
-        }
-    }
-
-    fn freeze(&mut self, at: usize, until: u64) {
-        if let Some(role) = self.roles.get_mut(at) {
-            role.process.signal(Signal::STOP);
-            self.undo.push((until, Undo::Wake(at)));
-        }
-    }
-
-    fn fill(&mut self, at: usize, until: u64, spare: u64) {
-        if let Some(role) = self.roles.get_mut(at) {
-            role.process.limit_files(Some(FULL_BYTES + spare));
-            self.undo.push((until, Undo::Lift(at)));
-        }
-    }
-
-    /// Takes the write lock, if it is to be had at once.
-    fn lock(&mut self, path: &Path, until: u64) {
-        let take = || -> rusqlite::Result<Connection> {
-            let connection = Connection::open(path)?;
-            connection.busy_timeout(Duration::from_millis(200))?;
-            // Held until the connection is closed.
-            connection.execute_batch("BEGIN IMMEDIATE")?;
-            Ok(connection)
-        };
-        match take() {
-            Ok(connection) => self.undo.push((until, Undo::Unlock(connection))),
-            Err(error) => self.history.push(format!("{} the lock was not to be had: {error}", self.now())),
-        }
-    }
-
-    fn undo_until(&mut self, now: u64) {
-        let (due, later) = std::mem::take(&mut self.undo).into_iter().partition(|(at, _)| *at <= now);
-        self.undo = later;
-        for (_, undo) in due {
-            match undo {
-                Undo::Wake(at) => {
-                    if let Some(role) = self.roles.get_mut(at) {
-                        role.process.signal(Signal::CONT);
-                    }
-                }
-                Undo::Lift(at) => {
-                    if let Some(role) = self.roles.get_mut(at) {
-                        role.process.limit_files(None);
-                    }
-                }
-                Undo::Unlock(connection) => drop(connection),
-            }
-        }
     }
 
     /// Starts again what has ended.
@@ -297,6 +285,16 @@ impl<'a> Run<'a> {
             role.process =
                 Process::start(&self.setup.program, &role.arguments, folder, &role.log, failpoint.as_deref())?;
             role.ended_at = None;
+            if !role.log.starts_with("relay") {
+                continue;
+            }
+            // It may have ended by itself. At a failpoint that it is armed with something fails later, until it ends.
+            if let Some(armed) = role.armed.take().and_then(|at| self.disturbed.get_mut(at)) {
+                armed.1 = now;
+            }
+            role.armed = failpoint.is_some().then_some(self.disturbed.len());
+            let until = if failpoint.is_some() { u64::MAX } else { now };
+            self.disturbed.push((now.saturating_sub(ENDED_MS), until));
         }
         Ok(())
     }
@@ -329,14 +327,20 @@ impl<'a> Run<'a> {
     }
 
     pub(crate) fn judge(mut self) -> Result<Verdict, TortureError> {
+        self.network.as_ref().map_or(Ok(()), Network::wait)?;
         let stuck = self.drain()?;
         self.roles.clear();
         let mut journals = BTreeMap::new();
         for producer in 0..self.plan.producers {
             journals.insert(producer as u64, Journal::read(&self.stage.journal(producer))?);
         }
-        let deliveries = self.stage.deliveries()?;
+        let mut deliveries = self.stage.deliveries()?;
+        let receipts = self.network.as_ref().map(Network::receipts).unwrap_or_default();
+        if self.network.is_some() {
+            deliveries.push(("webhook", Takes::WhatIsGood, check::first(&receipts)));
+        }
         let mut violations = self.stage.violations(&journals, &deliveries)?;
+        violations.extend(check::again("webhook", &receipts, &self.disturbed));
         violations.extend(stuck.map(|problem| Violation::Books { problem }));
         let sum = |count: fn(&Journal) -> usize| journals.values().map(count).sum::<usize>();
         let (tried, committed, rolled_back) =
@@ -351,7 +355,9 @@ impl<'a> Run<'a> {
             committed,
             rolled_back,
             open: tried.saturating_sub(committed + rolled_back),
+            repeated: receipts.iter().filter(|receipt| !receipt.network).count() - check::first(&receipts).len(),
             delivered: deliveries.into_iter().map(|(name, _, got)| (name, got.len())).collect(),
+            network: self.network.as_ref().map(Network::troubles).unwrap_or_default(),
             faults: self.faults,
             restarts: self.restarts,
             violations,

@@ -39,11 +39,11 @@ pub fn shortest<E>(plan: &Plan, mut tries: usize, mut fails: impl FnMut(&Plan) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Deed;
+    use crate::plan::{Deed, Reach};
 
     #[test]
     fn only_the_faults_that_matter_are_left() {
-        let plan = Plan::new(1, 2, 2, 60_000);
+        let plan = Plan::new(1, 2, 2, 60_000, Reach::default());
         let matter = [plan.faults[5].clone(), plan.faults[40].clone()];
         let fails = |plan: &Plan| Ok::<_, ()>(matter.iter().all(|fault| plan.faults.contains(fault)));
         assert_eq!(shortest(&plan, 1_000, fails).unwrap().faults, matter);

@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use crate::check::Violation;
 use crate::plan::{Pace, Plan};
-use crate::run::{Run, Setup, Verdict, settled};
+use crate::run::{Postgres, Run, Setup, Verdict, settled};
 use crate::stage::Stage;
-use crate::{TortureError, run};
+use crate::{TortureError, clock, run};
 
 /// How many samples a run has.
 const SAMPLES: u64 = 90;
@@ -81,7 +81,7 @@ pub fn soak(
         ..Plan::soak(seed, producers, (ms / 30).clamp(3_000, 30_000), Pace::Full)
     };
     let folder = run::folder(setup)?;
-    let mut run = Run::start(setup, &probe, Stage::set(&folder, setup.postgres.as_deref())?)?;
+    let mut run = begin(setup, &probe, &folder)?;
     run.go(&mut |_, _| {})?;
     let most_per_second = (settled(&run.stage.outbox())? * 1_000 / probe.ms).max(2);
     drop(run);
@@ -92,7 +92,7 @@ pub fn soak(
     let each = (per_second / producers.max(1) as u64).max(1);
     let plan = Plan::soak(seed, producers, ms, Pace::PerSecond(each));
     let folder = run::folder(setup)?;
-    let mut run = Run::start(setup, &plan, Stage::set(&folder, setup.postgres.as_deref())?)?;
+    let mut run = begin(setup, &plan, &folder)?;
     let mut samples: Vec<Sample> = Vec::new();
     run.go(&mut |run, now| {
         if now >= samples.len() as u64 * (ms / SAMPLES)
@@ -110,6 +110,15 @@ pub fn soak(
     let filling = if ms < SHORT_MS { FILLING_BYTES } else { 0 };
     verdict.add(grew(&samples, filling).into_iter().chain(kept(left, dead)));
     Ok(Soaked { most_per_second, per_second, samples, left, dead, verdict })
+}
+
+/// Without a network: one request for each event would be all that a soak measures.
+fn begin<'a>(setup: &'a Setup, plan: &'a Plan, folder: &Path) -> Result<Run<'a>, TortureError> {
+    let postgres = match &setup.postgres {
+        Postgres::Theirs(url) => Some((url.as_str(), url.as_str())),
+        Postgres::None | Postgres::Own => None,
+    };
+    Run::start(setup, plan, Stage::set(folder, postgres, None)?, None, clock::start())
 }
 
 /// The first relay and the files now; nothing when it cannot be seen in this moment.

@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 
 use crate::TortureError;
 use crate::check::{self, Journal, Name, Takes, Violation};
-use crate::plan::LEASE_MS;
+use crate::plan::{LEASE_MS, PATIENCE_MS};
 
 const TABLE: &str = "CREATE TABLE litepost_torture (at INTEGER PRIMARY KEY AUTOINCREMENT, p INTEGER NOT NULL, \
     n INTEGER NOT NULL, good INTEGER NOT NULL CHECK (good > 0)) STRICT";
@@ -26,20 +26,28 @@ pub(crate) type Delivery = (&'static str, Takes, Vec<Name>);
 
 pub(crate) struct Stage {
     pub(crate) folder: PathBuf,
-    pub(crate) postgres: Option<String>,
+    /// The database that is checked, and as the relays reach it.
+    postgres: Option<(String, String)>,
+    /// The port of a receiver of webhooks.
+    webhook: Option<u16>,
 }
 
 impl Stage {
     /// Prepares an empty folder.
-    pub(crate) fn set(folder: &Path, postgres: Option<&str>) -> Result<Self, TortureError> {
-        let stage = Self { folder: folder.to_owned(), postgres: postgres.map(ToOwned::to_owned) };
+    pub(crate) fn set(
+        folder: &Path,
+        postgres: Option<(&str, &str)>,
+        webhook: Option<u16>,
+    ) -> Result<Self, TortureError> {
+        let owned = |(checked, relays): (&str, &str)| (checked.to_owned(), relays.to_owned());
+        let stage = Self { folder: folder.to_owned(), postgres: postgres.map(owned), webhook };
         let options = litepost::connection::Options::new(litepost::connection::Access::ReadWrite).create(true);
         let mut outbox = options.open(stage.outbox())?;
         litepost::connection::enable_wal(&outbox)?;
         litepost::schema::migrate(&mut outbox)?;
         let target = Connection::open(stage.target())?;
         target.execute_batch(&format!("PRAGMA journal_mode = WAL; {TABLE}"))?;
-        if let Some(url) = postgres {
+        if let Some((url, _)) = postgres {
             with_postgres(url, async |client| client.batch_execute(TABLE_POSTGRES).await)?;
         }
         std::fs::write(stage.folder.join("litepost.toml"), stage.config())
@@ -66,15 +74,33 @@ impl Stage {
              [app.torture.sink.file]\ntype = 'file'\nconnection = {{ path = 'events.jsonl' }}\n\
              [app.torture.db.sqlite]\ntype = 'sqlite'\ntables = ['posted']\nlanes = 2\nconnection = {{ path = 'target.db' }}\n"
         );
-        if let Some(url) = &self.postgres {
-            // Writing into a String cannot fail.
+        // Writing into a String cannot fail.
+        if let Some((_, url)) = &self.postgres {
             let _ = write!(
                 text,
-                "[app.torture.db.postgres]\ntype = 'postgres'\ntables = ['posted']\nconnection = {{ url = {} }}\n",
+                "[app.torture.db.postgres]\ntype = 'postgres'\ntables = ['posted']\ntimeout = '{}ms'\n\
+                 connection = {{ url = {}, connect_timeout_ms = {PATIENCE_MS}, batch_timeout_ms = {PATIENCE_MS} }}\n",
+                PATIENCE_MS * 3,
                 Json::String(url.clone())
             );
         }
+        if let Some(port) = self.webhook {
+            let _ = write!(
+                text,
+                "[app.torture.sink.webhook]\ntype = 'http'\nlanes = 2\nconcurrency = 2\ntimeout = '{}ms'\n\
+                 connection = {{ url = 'http://127.0.0.1:{port}/', allow_private_addresses = true, timeout_ms = {PATIENCE_MS} }}\n",
+                PATIENCE_MS * 3
+            );
+        }
         text
+    }
+
+    /// The fencing tokens of a destination's lanes: they grow whenever a lane changes hands.
+    pub(crate) fn tokens(&self, destination: &str) -> rusqlite::Result<Vec<i64>> {
+        let outbox = Connection::open(self.outbox())?;
+        let mut statement = outbox.prepare("SELECT token FROM litepost_cursor WHERE destination = ?1 ORDER BY lane")?;
+        let tokens = statement.query_map([destination], |row| row.get(0))?;
+        tokens.collect()
     }
 
     /// Everything that is not as it was promised.
@@ -100,7 +126,7 @@ impl Stage {
             ("file", Takes::Everything, lines(&self.folder.join("events.jsonl"))?),
             ("sqlite", Takes::WhatIsGood, rows(&Connection::open(self.target())?)?),
         ];
-        if let Some(url) = &self.postgres {
+        if let Some((url, _)) = &self.postgres {
             let rows = with_postgres(url, async |client| client.query(READ, &[]).await)?;
             let number = |row: &tokio_postgres::Row, at| row.get::<_, i64>(at).unsigned_abs();
             all.push((
@@ -139,7 +165,7 @@ fn lines(path: &Path) -> Result<Vec<Name>, TortureError> {
 }
 
 /// The event that a statement's payload names.
-fn name_in(payload: &Json) -> Option<Name> {
+pub(crate) fn name_in(payload: &Json) -> Option<Name> {
     let args = payload.get("args")?;
     Some((args.get(0)?.as_u64()?, args.get(1)?.as_u64()?))
 }
@@ -155,7 +181,7 @@ fn dead(outbox: &Connection, destination: &str) -> Result<BTreeSet<Name>, Tortur
     Ok(dead)
 }
 
-fn with_postgres<T>(
+pub(crate) fn with_postgres<T>(
     url: &str,
     work: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, tokio_postgres::Error>,
 ) -> Result<T, TortureError> {

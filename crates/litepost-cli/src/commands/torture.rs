@@ -6,7 +6,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use litepost_torture::{Pace, Plan, Sample, Setup, Soaked, TortureError, Verdict, shortest, soak, torture};
+use litepost_torture::{
+    Pace, Plan, Postgres, Sample, Setup, Soaked, TortureError, Troubles, Verdict, shortest, soak, torture,
+};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -18,10 +20,15 @@ Examples:
   litepost torture                                 a minute, with a seed drawn at random
   litepost torture --minutes 10 --seed 42          the same kills at the same times again
   litepost torture --plan plan.json                what an earlier run has printed
+  litepost torture --own-postgres                  a PostgreSQL as well, which is killed and frozen
   litepost torture --postgres postgres://localhost/scratch --json
   litepost torture --soak --minutes 30             half of what this machine can do, and nothing may grow
 
-The folder given with --folder keeps every file. In the PostgreSQL database the table litepost_torture is made anew.";
+Destinations are a file, a SQLite database, a receiver of webhooks in this process, and a PostgreSQL when one is asked for. A plan
+repeats a run that has the same destinations; what it asks for and is not there, the history says.
+
+The folder given with --folder keeps every file. In the PostgreSQL database the table litepost_torture is made anew; of a server
+that is not torture's own only the network is broken.";
 
 /// Break an installation on purpose and prove that nothing is lost.
 #[derive(Debug, Args)]
@@ -48,6 +55,9 @@ pub(crate) struct Torture {
     /// Deliver to this PostgreSQL database as well
     #[arg(long, value_name = "URL", env = "LITEPOST_TORTURE_POSTGRES", hide_env_values = true)]
     postgres: Option<String>,
+    /// Start a PostgreSQL for this run (initdb and postgres must be installed), deliver to it, and kill and freeze it too
+    #[arg(long, conflicts_with = "soak")]
+    own_postgres: bool,
     /// How many runs a failing plan may be shortened with
     #[arg(long, value_name = "N", default_value_t = 12)]
     shrink: usize,
@@ -94,7 +104,12 @@ pub(crate) fn run(command: &Torture) -> Result<(), Failure> {
         .folder
         .clone()
         .unwrap_or_else(|| std::env::temp_dir().join(format!("litepost-torture-{}", std::process::id())));
-    let setup = Setup { program, producer_command: PRODUCER, folder, postgres: command.postgres.clone() };
+    let postgres = match &command.postgres {
+        _ if command.own_postgres => Postgres::Own,
+        Some(url) => Postgres::Theirs(url.clone()),
+        None => Postgres::None,
+    };
+    let setup = Setup { program, producer_command: PRODUCER, folder, postgres };
     let ok = if command.soak { soaked(command, &setup)? } else { tortured(command, &setup)? };
     if ok && command.folder.is_none() {
         // A temporary folder that cannot be removed is the system's to remove.
@@ -105,7 +120,7 @@ pub(crate) fn run(command: &Torture) -> Result<(), Failure> {
 
 /// Whether nothing was wrong.
 fn tortured(command: &Torture, setup: &Setup) -> Result<bool, Failure> {
-    let plan = plan(command)?;
+    let plan = plan(command, setup)?;
     report::say(&format!(
         "seed {}: {} producers, {} relays, {} faults in {} seconds",
         plan.seed,
@@ -171,6 +186,17 @@ fn summary(out: &mut Out, verdict: &Verdict) -> Result<(), Failure> {
     for (destination, count) in &verdict.delivered {
         out.line(format_args!("{destination}: {count} events"))?;
     }
+    let network = &verdict.network;
+    if network != &Troubles::default() {
+        out.line(format_args!(
+            "webhooks: {} answers lost, {} late, {} requests doubled, {} refused; {} came again, each with a reason",
+            network.lost, network.late, network.doubled, network.refused, verdict.repeated
+        ))?;
+        out.line(format_args!(
+            "postgres: {} answers to a COMMIT lost, killed {} times",
+            network.commits_lost, network.server_kills
+        ))?;
+    }
     if verdict.ok {
         out.line("nothing lost, nothing doubled, every key in order, the books balance")?;
     }
@@ -182,9 +208,10 @@ pub(crate) fn produce(command: &TortureProducer) -> Result<(), Failure> {
     Ok(litepost_torture::produce(&command.database, &command.journal, command.producer, command.seed, command.pace)?)
 }
 
-fn plan(command: &Torture) -> Result<Plan, Failure> {
+fn plan(command: &Torture, setup: &Setup) -> Result<Plan, Failure> {
     let Some(path) = &command.plan else {
-        return Ok(Plan::new(seed(command), command.producers.into(), command.relays.into(), ms(command)));
+        let (producers, relays) = (command.producers.into(), command.relays.into());
+        return Ok(Plan::new(seed(command), producers, relays, ms(command), setup.postgres.reach()));
     };
     let wrong =
         |why: String| Failure::user(format!("the plan {}: {why}", path.display()), "give what a run has printed");
@@ -246,7 +273,7 @@ impl From<TortureError> for Failure {
     fn from(error: TortureError) -> Self {
         let (message, hint) = (error.to_string(), error.hint());
         match error {
-            TortureError::Postgres(_) => Self::user(message, hint),
+            TortureError::Postgres(_) | TortureError::NoPostgres => Self::user(message, hint),
             _ => Self::unexpected(message, hint),
         }
     }

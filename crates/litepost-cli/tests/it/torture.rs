@@ -17,15 +17,17 @@ fn torture(place: &Place, more: &[&str]) -> (Answer, Json) {
 #[test]
 fn nothing_is_lost_while_everything_is_killed_frozen_and_starved() {
     let seconds: f64 = std::env::var("LITEPOST_TORTURE_SECONDS").map_or(20.0, |text| text.parse().unwrap());
-    let server = Postgres::start();
     let place = Place::new();
     let minutes = (seconds / 60.0).to_string();
-    let (answer, told) = torture(&place, &["--minutes", &minutes, "--seed", "20261130", "--postgres", &server.url()]);
+    let (answer, told) = torture(&place, &["--minutes", &minutes, "--seed", "20261130", "--own-postgres"]);
     assert_eq!(answer.code, 0, "{told:#}");
     let count = |name: &str| told[name].as_u64().unwrap();
     println!("{} committed, {} faults, {} restarts", count("committed"), count("faults"), count("restarts"));
     assert!(count("committed") > 50 && count("faults") > 5 && count("restarts") > 3, "{told:#}");
-    for destination in ["file", "sqlite", "postgres"] {
+    for trouble in ["lost", "server_kills"] {
+        assert!(told["network"][trouble].as_u64().unwrap() > 0, "{trouble}: {told:#}");
+    }
+    for destination in ["file", "sqlite", "postgres", "webhook"] {
         assert!(told["delivered"][destination].as_u64().unwrap() > 50, "{told:#}");
     }
 }
@@ -44,6 +46,21 @@ fn a_soak_loses_nothing_and_nothing_grows() {
         samples.len() > 30 && samples.iter().all(|sample| sample["memory"].as_u64().unwrap() > 1 << 20),
         "{told:#}"
     );
+}
+
+/// A server that is not torture's own is left alone, and the network before it is not.
+#[test]
+fn a_database_that_is_there_is_reached_through_the_network_that_is_broken() {
+    let server = Postgres::start();
+    let place = Place::new();
+    let lose =
+        r#"{"at_ms":500,"deed":"lose-replies","link":"postgres","ms":1000},{"at_ms":600,"deed":"kill-server","ms":1}"#;
+    place.write("plan.json", format!(r#"{{"seed":1,"producers":2,"relays":1,"ms":3000,"faults":[{lose}]}}"#));
+    let (answer, told) = torture(&place, &["--plan", "plan.json", "--postgres", &server.url()]);
+    assert_eq!(answer.code, 0, "{told:#}");
+    assert!(told["network"]["commits_lost"].as_u64().unwrap() > 0, "{told:#}");
+    assert_eq!(told["network"]["server_kills"], 0, "{told:#}");
+    assert!(told["history"].to_string().contains("no PostgreSQL of the run's own"), "{told:#}");
 }
 
 #[test]
