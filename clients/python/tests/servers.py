@@ -78,12 +78,15 @@ def mariadb() -> Iterator[int]:
     assert server is not None, "MariaDB is missing; `cargo xtask setup` installs it"
     home, su = _folder("mariadb", "mysql")
     data, port, user = f"--datadir={home / 'data'}", _free_port(), home / "user.sql"
-    init = [*su, "mariadb-install-db", "--no-defaults", data, "--auth-root-authentication-method=normal"]
+    # Its own: a server that starts removes the temporary tables of all others from a shared one.
+    tmp = f"--tmpdir={home / 'tmp'}"
+    subprocess.run([*su, "mkdir", home / "tmp"], check=True)
+    init = [*su, "mariadb-install-db", "--no-defaults", data, tmp, "--auth-root-authentication-method=normal"]
     subprocess.run([*init, "--skip-test-db"], check=True, capture_output=True)
     user.write_text(
         "CREATE DATABASE test;\nGRANT ALL ON *.* TO 'test'@'127.0.0.1' IDENTIFIED BY 'test' WITH GRANT OPTION;\n"
     )
-    serve = [*su, server, "--no-defaults", data, f"--socket={home / 'sock'}", f"--port={port}", f"--init-file={user}"]
+    serve = [*su, server, "--no-defaults", data, tmp, f"--socket={home / 'sock'}", f"--port={port}", f"--init-file={user}"]
     serve += ["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0"]
     login = {"host": "127.0.0.1", "port": port, "user": "test", "password": "test", "database": "test"}
     with _running(serve, home, lambda: pymysql.connect(**login).close()):

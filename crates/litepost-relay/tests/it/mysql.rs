@@ -161,6 +161,27 @@ async fn values_that_do_not_fit_are_refused_with_the_reason() {
 
 /// Even in strict mode the server itself would round or cut each of them without a word.
 #[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_written_while_the_server_cannot_say_what_its_columns_keep() {
+    let server = MariaDb::start();
+    let table = "CREATE TABLE stock (id bigint PRIMARY KEY AUTO_INCREMENT, d decimal(10,2))";
+    let mut desk = desk(&server, table, IMPATIENT);
+    // information_schema needs a temporary file, which has no folder now.
+    server.lose_temporary_folder();
+    desk.values("INSERT INTO stock (d) VALUES (?)", vec![Value::Decimal("1.239".into())]);
+    desk.values("INSERT INTO stock (d) VALUES (?)", vec![Value::Decimal("1.25".into())]);
+    let relay = desk.start();
+    let failures = "SELECT coalesce(max(state_error), '') FROM litepost_cursor";
+    desk.until("the relay says why it waits", |desk| desk.text(failures).contains("#sql-temptable")).await;
+    assert_eq!(server.sql("SELECT count(*) FROM stock"), "0");
+    assert_eq!(desk.number("SELECT count(*) FROM litepost_dead"), 0);
+    server.find_temporary_folder();
+    desk.until("what is right has arrived", |_| server.sql("SELECT group_concat(d) FROM stock") == "1.25").await;
+    desk.until("what is wrong has not", |desk| desk.number("SELECT count(*) FROM litepost_dead") == 1).await;
+    relay.stop().await;
+    desk.verify();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_value_that_the_column_would_change_is_refused() {
     let server = MariaDb::start();
     let table = "CREATE TABLE stock (id bigint PRIMARY KEY AUTO_INCREMENT, i int, f double, g float, d decimal(10,2), w datetime(3), v datetime, y date, `s``x` decimal(4,1))";

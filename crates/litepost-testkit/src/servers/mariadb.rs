@@ -1,7 +1,8 @@
 //! A MariaDB of the test's own, from the machine's binaries.
 //!
-//! Called by tests that need a real MySQL-like server. Invariant: it listens on loopback only and reads no
-//! configuration file of the machine.
+//! Called by tests that need a real MySQL-like server. Invariant: it listens on loopback only, reads no
+//! configuration file of the machine and keeps its temporary tables in its own folder: a server that starts removes
+//! every `#sql*` file of its `tmpdir`, so that with a shared one it takes away the tables that others are working with.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -61,20 +62,43 @@ impl MariaDb {
         String::from_utf8_lossy(&run(&command).stdout).trim_end().to_owned()
     }
 
+    /// Takes away the folder of the server's temporary files, without which `information_schema` cannot be read.
+    ///
+    /// # Panics
+    /// When it is not there.
+    pub fn lose_temporary_folder(&self) {
+        std::fs::rename(self.temporary(), self.temporary().with_extension("lost")).expect("the temporary folder");
+    }
+
+    /// Gives the folder back.
+    ///
+    /// # Panics
+    /// When it was not taken away.
+    pub fn find_temporary_folder(&self) {
+        std::fs::rename(self.temporary().with_extension("lost"), self.temporary()).expect("the folder taken away");
+    }
+
+    fn temporary(&self) -> PathBuf {
+        self.socket.with_file_name("tmp")
+    }
+
     fn try_start(port: u16, certificate: Option<&Certificate>) -> Option<Self> {
         let folder = new_folder("litepost-mariadb-");
         let root = is_root();
+        let temporary = folder.join("tmp");
+        std::fs::create_dir(&temporary).expect("a folder for temporary tables");
         if root {
-            run(&["chown".into(), "mysql".into(), folder.display().to_string()]);
+            run(&["chown".into(), "-R".into(), "mysql".into(), folder.display().to_string()]);
         }
-        let data = format!("--datadir={}", folder.join("data").display());
+        let [data, temporary] =
+            [("datadir", folder.join("data")), ("tmpdir", temporary)].map(|(o, f)| format!("--{o}={}", f.display()));
         run(&as_server(
             root,
             "mariadb-install-db",
-            &["--no-defaults", &data, "--auth-root-authentication-method=normal", "--skip-test-db"],
+            &["--no-defaults", &data, &temporary, "--auth-root-authentication-method=normal", "--skip-test-db"],
         ));
         let socket = folder.join("mysqld.sock");
-        let mut arguments = server_arguments(&data, &socket, port).to_vec();
+        let mut arguments = server_arguments(&data, &temporary, &socket, port).to_vec();
         if let Some(certificate) = certificate {
             let [cert, key] = certificate.copy_for(&folder, "mysql");
             arguments.extend([
@@ -104,10 +128,11 @@ impl MariaDb {
 }
 
 /// The server's command line without its program.
-fn server_arguments(data: &str, socket: &Path, port: u16) -> [String; 7] {
+fn server_arguments(data: &str, temporary: &str, socket: &Path, port: u16) -> [String; 8] {
     [
         "--no-defaults".to_owned(),
         data.to_owned(),
+        temporary.to_owned(),
         format!("--socket={}", socket.display()),
         format!("--port={port}"),
         "--bind-address=127.0.0.1".to_owned(),

@@ -24,10 +24,31 @@ fn by_number(code: u16, state: &str, message: &str) -> Fault {
         1053 | 1927 | 2006 | 2013 | 1152 | 1158..=1161 | 1184 | 4031 | 1043 => unavailable(Connect),
         // Statement time exceeded, query interrupted, idle transaction ended.
         1969 | 3024 | 1317 | 4027..=4030 => unavailable(Timeout),
-        // Read-only (failover), disk full, out of memory or resources, table full, internal errors of InnoDB.
-        1290 | 1792 | 1836 | 1021 | 1037 | 1038 | 1041 | 1114 | 1030 | 1105 | 1180 | 1181 | 3 | 28 => {
-            unavailable(Server)
-        }
+        // Read-only (failover), disk full, out of memory or resources, table full, internal errors of InnoDB; the server's
+        // own files: not made, not found, not read, not written, locked, damaged. Below 1000 are those of the operating
+        // system, as they come from temporary files (28: no space).
+        1290
+        | 1792
+        | 1836
+        | 1021
+        | 1037
+        | 1038
+        | 1041
+        | 1114
+        | 1030
+        | 1105
+        | 1180
+        | 1181
+        | 1..=999
+        | 1004
+        | 1016..=1018
+        | 1023
+        | 1024
+        | 1026
+        | 1034
+        | 1035
+        | 1194
+        | 1195 => unavailable(Server),
         // Access denied to the server or the database, unknown database, host blocked.
         1044 | 1045 | 1049 | 1129 | 1130 | 1698 | 1862 => unavailable(Denied),
         // Missing: table, column, routine; and the right to use one.
@@ -55,6 +76,10 @@ mod tests {
             (1290, UnavailableKind::Server),
             (2006, UnavailableKind::Connect),
             (1053, UnavailableKind::Connect),
+            (2, UnavailableKind::Server),
+            (28, UnavailableKind::Server),
+            (1017, UnavailableKind::Server),
+            (1026, UnavailableKind::Server),
             (1045, UnavailableKind::Denied),
         ] {
             assert!(matches!(by_number(code, "HY000", "m"), Fault::Unavailable(u) if u.kind == kind), "{code}");

@@ -111,7 +111,12 @@ impl MySqlSession {
             let table = path.next().unwrap_or(Value::Null);
             let found = match self.query(types::COLUMNS, &[path.next().unwrap_or(Value::Null), table]).await {
                 Ok(rows) => rows,
-                Err(Fault::Rejected(_)) => Vec::new(),
+                // The event's own names are bound, so that it is never to blame; and what its columns keep must be known
+                // before a value is written: without a word, the server would change what does not fit.
+                Err(Fault::Rejected(r)) => {
+                    let message = format!("information_schema cannot be read: {} ({})", r.message, r.code);
+                    return Err(Failure::Unavailable(Unavailable::new(UnavailableKind::Server, message)));
+                }
                 Err(Fault::Unavailable(u)) => return Err(Failure::Unavailable(u)),
             };
             if found.iter().any(|row| types::cannot_undo(row)) {
