@@ -11,6 +11,7 @@ pub mod hrana;
 pub mod http;
 pub mod measure;
 pub mod proxy;
+pub mod sasl_front;
 pub mod servers;
 pub mod tls;
 pub mod tls_front;

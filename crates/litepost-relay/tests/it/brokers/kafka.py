@@ -1,6 +1,6 @@
-"""Makes a topic with three partitions, or prints every record of one: kafka.py BROKERS (make|consume) TOPIC [CERTIFICATE].
+"""Makes a topic with three partitions, or prints every record of one: kafka.py BROKERS (make|consume) TOPIC [CERTIFICATE [USER PASSWORD]].
 
-With a certificate, over TLS, and nobody else is trusted.
+With a certificate that is not empty, over TLS, and nobody else is trusted; with a user, by SCRAM-SHA-256.
 """
 
 import base64
@@ -11,10 +11,15 @@ import time
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-brokers, what, topic, *trusted = sys.argv[1:]
+brokers, what, topic, *secure = sys.argv[1:]
 reach = {"bootstrap.servers": brokers}
-if trusted:
-    reach |= {"security.protocol": "ssl", "ssl.ca.location": trusted[0]}
+user = {}
+if len(secure) == 3:
+    user = {"sasl.username": secure[1], "sasl.password": secure[2], "sasl.mechanism": "SCRAM-SHA-256"}
+if secure and secure[0]:
+    reach |= {"security.protocol": "sasl_ssl" if user else "ssl", "ssl.ca.location": secure[0]} | user
+elif user:
+    reach |= {"security.protocol": "sasl_plaintext"} | user
 
 
 def make() -> None:

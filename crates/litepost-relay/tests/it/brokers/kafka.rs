@@ -9,7 +9,7 @@ use litepost_testkit::conformance::{
 };
 use litepost_testkit::servers::Kafka;
 use litepost_testkit::tls::Certificate;
-use litepost_testkit::tls_front;
+use litepost_testkit::{sasl_front, tls_front};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
@@ -303,6 +303,65 @@ fn over_tls_the_certificate_is_checked() {
     let Drained::Unavailable { error } = &report.lanes[0].drained else { panic!("nobody knows it: {report:?}") };
     assert!(error.contains("certificate verify failed"), "{error}");
     desk.configure("kafka", "", &connection(&format!(", \"ssl.ca.location\" = {trusted:?}")));
+    desk.drain_everything();
+    judge(desk.sent(), &run("consume"), Duplicates::Never).unwrap();
+}
+
+/// The password is asked for by a front, since this broker knows no users; the broker behind it is a real one.
+#[test]
+fn a_user_is_asked_for_the_password() {
+    let mut server = Kafka::start();
+    let front = sasl_front::front(server.port(), "relay", "right-s3cret");
+    let brokers = format!("127.0.0.1:{front}");
+    server.advertise(front);
+    let connection = |password: &str| {
+        format!(
+            "{{ brokers = \"{brokers}\", topic = \"{READY}\", format = \"raw\", connect_timeout_ms = 5000, user = \"relay\", password = \"{password}\" }}"
+        )
+    };
+    let plain = |what: &str| consume_with(SCRIPT, &[&brokers, what, READY, "", "relay", "right-s3cret"]);
+    plain("make");
+    let mut desk = Desk::new("kafka", "", &connection(WRONG_PASSWORD));
+    desk.write_many(50, 4);
+    let report = desk.drain();
+    let Drained::Unavailable { error } = &report.lanes[0].drained else { panic!("nobody asked: {report:?}") };
+    assert!(error.contains("SASL authentication error") && !error.contains(WRONG_PASSWORD), "{error}");
+    assert_eq!((desk.dead(), desk.delivered()), (0, 0));
+    desk.configure("kafka", "", &connection("right-s3cret"));
+    desk.drain_everything();
+    judge(desk.sent(), &plain("consume"), Duplicates::Never).unwrap();
+}
+
+#[test]
+fn over_tls_a_user_is_asked_for_the_password_by_scram() {
+    let mut server = Kafka::start();
+    let certificate = Certificate::new();
+    let trusted = certificate.cert().display().to_string();
+    let front = tls_front::front(&certificate, sasl_front::front(server.port(), "relay", "right-s3cret"));
+    server.advertise(front);
+    let brokers = format!("127.0.0.1:{front}");
+    let connection = |password: &str| {
+        let settings = format!(
+            "{{ \"security.protocol\" = \"sasl_ssl\", \"sasl.mechanism\" = \"SCRAM-SHA-256\", \"ssl.ca.location\" = {trusted:?} }}"
+        );
+        format!(
+            "{{ brokers = \"{brokers}\", topic = \"{READY}\", format = \"raw\", connect_timeout_ms = 5000, user = \"relay\", password = \"{password}\", settings = {settings} }}"
+        )
+    };
+    let mut desk = Desk::new("kafka", "", &connection(WRONG_PASSWORD));
+    desk.write_many(50, 4);
+    if !has_openssl() {
+        let error = Config::load(&desk.path("litepost.toml"), Purpose::Deliver).map(drop).unwrap_err().to_string();
+        assert!(error.contains("needs OpenSSL") && error.contains("--features rdkafka/ssl"), "{error}");
+        return;
+    }
+    let run = |what: &str| consume_with(SCRIPT, &[&brokers, what, READY, &trusted, "relay", "right-s3cret"]);
+    run("make");
+    let report = desk.drain();
+    let Drained::Unavailable { error } = &report.lanes[0].drained else { panic!("nobody asked: {report:?}") };
+    assert!(error.contains("SASL authentication error") && !error.contains(WRONG_PASSWORD), "{error}");
+    assert_eq!((desk.dead(), desk.delivered()), (0, 0));
+    desk.configure("kafka", "", &connection("right-s3cret"));
     desk.drain_everything();
     judge(desk.sent(), &run("consume"), Duplicates::Never).unwrap();
 }
