@@ -140,6 +140,12 @@ impl EventRef {
     pub fn new(chunk: &Arc<Chunk>, index: usize) -> Option<Self> {
         (index < chunk.events.len()).then(|| Self { chunk: Arc::clone(chunk), index })
     }
+
+    /// Whether both refer to the very same event of the same chunk, and not merely to one with the same position.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.chunk, &other.chunk) && self.index == other.index
+    }
 }
 
 impl Deref for EventRef {

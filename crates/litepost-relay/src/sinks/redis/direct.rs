@@ -16,16 +16,22 @@
 //! - MULTI is known to stand before the first XADD leaves: a server that does not allow it gets none outside of one.
 //!
 //! Where streams are touched all the time, this way is tried less and less often.
+//!
+//! While the server works off a transaction, the commands of the next batch are written, as far as it is known. Invariant:
+//! such a command is used for the very event it was written from and nothing else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
-use litepost_core::{Unavailable, UnavailableKind};
+use futures_util::future;
+use litepost_core::pipeline::DeliveryOrder;
+use litepost_core::{EventRef, Unavailable, UnavailableKind};
 use redis::{Cmd, Pipeline, RedisError, Value};
 
 use super::Settings;
-use super::publish::{Entry, RedisSink, runs};
+use super::publish::{Entry, RUN_BYTES, RedisSink, runs};
 use super::session::{self, Session};
 use crate::sink::Batch;
+use crate::sinks::message::Mapping;
 
 /// Fewer events than this go through the script: there is nothing to gain.
 const EVENTS_MIN: usize = 16;
@@ -51,6 +57,25 @@ pub(super) struct Direct {
     misses: u32,
     /// So many batches do not try.
     skips: u32,
+    /// Of the next batch, in all likelihood.
+    ahead: VecDeque<Ready>,
+}
+
+/// The command that adds an event.
+struct Ready {
+    event: EventRef,
+    stream: String,
+    command: Cmd,
+    bytes: usize,
+}
+
+impl Ready {
+    /// `None` when the event can be no entry; the script's way says why.
+    fn new(settings: &Settings, mapping: &Mapping, bulk_bytes: usize, event: &EventRef) -> Option<Self> {
+        let entry = Entry::new(settings, mapping, bulk_bytes, event, 0, 0).ok()?;
+        let command = xadd(settings, event.seq.0, &entry);
+        Some(Self { event: event.clone(), bytes: entry.bytes(), stream: entry.stream, command })
+    }
 }
 
 /// What guard.lua has answered.
@@ -71,12 +96,12 @@ enum Top {
 struct Ends<'a>(Vec<(&'a str, i64, i64)>);
 
 impl<'a> Ends<'a> {
-    fn of(batch: &Batch, run: &'a [Entry<'_>]) -> Self {
+    fn of(run: &'a [Ready]) -> Self {
         let mut ends: Vec<(&str, i64, i64)> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
         let mut before: Option<(&str, usize)> = None;
-        for entry in run {
-            let (stream, seq) = (entry.stream.as_str(), batch.events[entry.at].seq.0);
+        for ready in run {
+            let (stream, seq) = (ready.stream.as_str(), ready.event.seq.0);
             let place = match before {
                 Some((same, place)) if same == stream => place,
                 _ => *places.entry(stream).or_insert_with(|| {
@@ -126,17 +151,17 @@ impl Direct {
         }
     }
 
-    /// Behind a batch that the script adds: whether what the next one rests on is asked for. These entries tell which
-    /// streams that may be.
-    pub(super) fn prepares<'a>(&mut self, entries: impl Iterator<Item = &'a Entry<'a>> + Clone) -> bool {
-        if entries.clone().count() < EVENTS_MIN {
+    /// Behind a batch that the script adds: whether what the next one rests on is asked for. The batch's streams, one for
+    /// each entry, tell which that may be.
+    pub(super) fn prepares<'a>(&mut self, mut streams: impl Iterator<Item = &'a str> + Clone) -> bool {
+        if streams.clone().count() < EVENTS_MIN {
             return false;
         }
         if self.skips > 0 {
             self.skips -= 1;
             return false;
         }
-        entries.into_iter().all(|entry| self.watches(&entry.stream))
+        streams.all(|stream| self.watches(stream))
     }
 
     /// Takes a stream to those that are watched; `false`: they are too many.
@@ -180,44 +205,73 @@ impl Direct {
 }
 
 impl RedisSink {
-    /// Adds as much of the beginning as can go this way, and answers how many entries that is.
-    pub(super) async fn add_directly(&mut self, batch: &Batch, entries: &[Entry<'_>]) -> Result<usize, Unavailable> {
-        let mut added = 0;
-        for run in runs(entries, EVENTS_MAX) {
-            if run.len() < EVENTS_MIN || self.direct.guard.is_none() {
+    /// Adds as much of the beginning as can go this way; `added` is how many events that is, also when it fails.
+    pub(super) async fn add_directly(&mut self, batch: &Batch, added: &mut usize) -> Result<(), Unavailable> {
+        if self.direct.guard.is_none() || batch.events.len() < EVENTS_MIN {
+            return Ok(());
+        }
+        let ready = self.ready(batch);
+        let create_stream = self.settings.create_stream;
+        // The commands are given away run by run; what a run is was decided before.
+        let lens: Vec<usize> = runs(&ready, EVENTS_MAX, |ready| ready.bytes).into_iter().map(<[Ready]>::len).collect();
+        let mut rest = ready.into_iter();
+        for len in lens {
+            if len < EVENTS_MIN {
                 break;
             }
-            let ends = Ends::of(batch, run);
-            let reached = self.session.reached;
-            let allowed = |guard: &Guard| guard.allows(&ends, reached, self.settings.create_stream);
-            let watched = self.direct.guard.as_ref().is_some_and(allowed);
-            if !watched || !self.transaction(batch, run, &ends).await? {
+            let run: Vec<Ready> = rest.by_ref().take(len).collect();
+            let (ends, reached) = (Ends::of(&run), self.session.reached);
+            let Some(guard) = &self.direct.guard else { break };
+            if !guard.allows(&ends, reached, create_stream) {
+                self.direct.missed();
+                break;
+            }
+            let last = ends.0.iter().map(|(_, _, last)| *last).fold(reached, i64::max);
+            let is_last = rest.as_slice().is_empty();
+            if !self.transaction(run, if is_last { &batch.upcoming } else { &[] }).await? {
                 self.direct.missed();
                 break;
             }
             self.direct.misses = 0;
-            self.session.reached = ends.0.iter().map(|(_, _, last)| *last).fold(reached, i64::max);
-            added += run.len();
+            self.session.reached = last;
+            *added += len;
         }
-        Ok(added)
+        Ok(())
     }
 
-    /// `false`: it does not stand, and has added nothing.
-    async fn transaction(&mut self, batch: &Batch, run: &[Entry<'_>], ends: &Ends<'_>) -> Result<bool, Unavailable> {
-        let Session { state, connection, .. } = &mut self.session;
-        let mut pipeline = Pipeline::with_capacity(run.len() + 6);
-        for entry in run {
-            pipeline.add_command(xadd(&self.settings, batch.events[entry.at].seq.0, entry));
+    /// The beginning of the batch: what was made ready before, and the rest now.
+    fn ready(&mut self, batch: &Batch) -> Vec<Ready> {
+        let mut ahead = std::mem::take(&mut self.direct.ahead);
+        let mut found = Vec::with_capacity(batch.events.len());
+        for event in &batch.events {
+            // What an earlier split has added is none of this way's.
+            if self.session.former.added(event, DeliveryOrder::InOrder) {
+                break;
+            }
+            while ahead.front().is_some_and(|ready| ready.event.seq < event.seq) {
+                ahead.pop_front();
+            }
+            let known = if ahead.front().is_some_and(|ready| ready.event.is(event)) { ahead.pop_front() } else { None };
+            let ready = known.or_else(|| Ready::new(&self.settings, &self.mapping, self.session.bulk_bytes, event));
+            match ready {
+                Some(ready) => found.push(ready),
+                None => break,
+            }
         }
-        let Some(last) = run.last().map(|entry| &batch.events[entry.at]) else { return Ok(true) };
-        let finish = pipeline.cmd("EVAL").arg(FINISH).arg(1 + ends.0.len()).arg(&*state);
-        for (stream, ..) in &ends.0 {
-            finish.arg(*stream);
+        found
+    }
+
+    /// `false`: it does not stand, and has added nothing. What is upcoming is made ready meanwhile.
+    async fn transaction(&mut self, run: Vec<Ready>, upcoming: &[EventRef]) -> Result<bool, Unavailable> {
+        let Some(last) = run.last().map(|ready| ready.event.clone()) else { return Ok(true) };
+        let Session { state, connection, bulk_bytes, .. } = &mut self.session;
+        let entries = run.len();
+        let mut pipeline = Pipeline::with_capacity(entries + 6);
+        let finish = finish(state, &last, &Ends::of(&run));
+        for ready in run {
+            pipeline.add_command(ready.command);
         }
-        finish.arg(last.seq.0).arg(&*last.id);
-        for (_, _, last) in &ends.0 {
-            finish.arg(format!("{last}-0"));
-        }
+        pipeline.add_command(finish);
         pipeline.cmd("EXEC");
         session::push_wait(&self.settings, &mut pipeline);
         self.direct.guard = None;
@@ -225,11 +279,27 @@ impl RedisSink {
         self.direct.push_tail(&mut pipeline, state, self.context.token);
         let shown = &self.settings.shown;
         let failed = |e: RedisError| session::unavailable(shown, &e);
-        let mut replies: Vec<Value> = pipeline.ignore_errors().query_async(connection).await.map_err(failed)?;
+        let mut meanwhile = VecDeque::new();
+        // Polled first, so that the commands are on their way.
+        let asked = pipeline.ignore_errors().query_async(connection);
+        let (replies, ()) = future::join(asked, async {
+            let mut bytes = 0;
+            for event in upcoming.iter().take(EVENTS_MAX) {
+                let Some(ready) = Ready::new(&self.settings, &self.mapping, *bulk_bytes, event) else { break };
+                bytes += ready.bytes;
+                meanwhile.push_back(ready);
+                if bytes > RUN_BYTES {
+                    break;
+                }
+            }
+        })
+        .await;
+        let mut replies: Vec<Value> = replies.map_err(failed)?;
+        self.direct.ahead = meanwhile;
         self.direct.take_tail(&mut replies);
         let enough = session::take_wait(&self.settings, &mut replies);
         match replies.pop() {
-            Some(Value::Array(answers)) if stands(&answers, run.len()) => enough.map(|()| true),
+            Some(Value::Array(answers)) if stands(&answers, entries) => enough.map(|()| true),
             // Somebody touched what was watched. (Without an answer nobody knows; the script looks for itself.)
             Some(Value::Nil) | None => Ok(false),
             // Nothing was done, since one of the commands was refused beforehand; the script will say why.
@@ -244,6 +314,20 @@ impl RedisSink {
             }
         }
     }
+}
+
+/// The command that moves the position behind the run's last event.
+fn finish(state: &str, last: &EventRef, ends: &Ends<'_>) -> Cmd {
+    let mut finish = redis::cmd("EVAL");
+    finish.arg(FINISH).arg(1 + ends.0.len()).arg(state);
+    for (stream, ..) in &ends.0 {
+        finish.arg(*stream);
+    }
+    finish.arg(last.seq.0).arg(&*last.id);
+    for (_, _, last) in &ends.0 {
+        finish.arg(format!("{last}-0"));
+    }
+    finish
 }
 
 /// Whether each of the XADDs has answered an id, and the position was moved.

@@ -21,7 +21,7 @@ use crate::sinks::message::{CONTENT_ENCODING, Mapping, Message};
 /// Events that one run of the script adds: it holds the server up for everybody else.
 const RUN_EVENTS: usize = 250;
 /// Bytes that one run of the script adds.
-const RUN_BYTES: usize = 4 << 20;
+pub(super) const RUN_BYTES: usize = 4 << 20;
 /// Fields and values of an entry: what Lua can pass on in one call.
 const FIELDS_MAX: usize = 4_000;
 
@@ -30,7 +30,7 @@ pub(super) struct RedisSink {
     pub(super) settings: Arc<Settings>,
     pub(super) session: Session,
     pub(super) direct: Direct,
-    mapping: Mapping,
+    pub(super) mapping: Mapping,
     pub(super) context: SinkContext,
 }
 
@@ -43,7 +43,32 @@ pub(super) struct Entry<'a> {
     message: Message<'a>,
 }
 
-impl Entry<'_> {
+impl<'a> Entry<'a> {
+    pub(super) fn new(
+        settings: &Settings,
+        mapping: &Mapping,
+        bulk_bytes: usize,
+        event: &'a EventRef,
+        at: usize,
+        line: usize,
+    ) -> Result<Self, Rejection> {
+        let stream = settings.stream.render(event)?;
+        let message = mapping.message(event)?;
+        if message.body.len() > bulk_bytes {
+            let len = message.body.len();
+            return Err(Rejection::never(
+                "too_large",
+                format!("the body has {len} bytes, the server takes {bulk_bytes}"),
+            ));
+        }
+        let entry = Self { at, stream, line, message };
+        if entry.words() > FIELDS_MAX {
+            let many = entry.message.headers.len();
+            return Err(Rejection::never("too_large", format!("{many} headers are too many")));
+        }
+        Ok(entry)
+    }
+
     /// Fields and values: those of the headers, of the media type, of the coding and of the body.
     pub(super) fn words(&self) -> usize {
         2 * (self.message.headers.len() + usize::from(self.message.content_encoding.is_some())) + 4
@@ -72,14 +97,22 @@ impl RedisSink {
 
     async fn add(&mut self, batch: &Batch) -> Vec<Outcome> {
         let mut outcomes = vec![Outcome::Deferred; batch.events.len()];
-        let entries = self.entries(batch, &mut outcomes);
+        let in_order = batch.order == DeliveryOrder::InOrder;
+        let mut directly = 0;
+        if in_order && let Err(unavailable) = self.add_directly(batch, &mut directly).await {
+            outcomes[..directly].fill(Outcome::Delivered);
+            outcomes[directly..].fill(Outcome::Unavailable(unavailable));
+            return outcomes;
+        }
+        outcomes[..directly].fill(Outcome::Delivered);
+        let entries = self.entries(batch, directly, &mut outcomes);
         if let Err(unavailable) = self.add_entries(batch, &entries, &mut outcomes).await {
             for entry in &entries {
                 if outcomes[entry.at] == Outcome::Deferred {
                     outcomes[entry.at] = Outcome::Unavailable(unavailable.clone());
                 }
             }
-        } else if batch.order == DeliveryOrder::InOrder {
+        } else if in_order {
             self.advance(batch, &outcomes);
         }
         outcomes
@@ -92,15 +125,10 @@ impl RedisSink {
         outcomes: &mut [Outcome],
     ) -> Result<(), Unavailable> {
         let in_order = batch.order == DeliveryOrder::InOrder;
-        let directly = if in_order { self.add_directly(batch, entries).await? } else { 0 };
-        let (added, rest) = entries.split_at(directly);
-        for entry in added {
-            outcomes[entry.at] = Outcome::Delivered;
-        }
         // Out of order, a run must know which lines have failed in the one before it.
         let together = if in_order { usize::MAX } else { 1 };
         let mut failed: Vec<usize> = Vec::new();
-        for group in runs(rest, RUN_EVENTS).chunks(together) {
+        for group in runs(entries, RUN_EVENTS, Entry::bytes).chunks(together) {
             let group: Vec<Vec<&Entry<'_>>> =
                 group.iter().map(|run| run.iter().filter(|entry| !failed.contains(&entry.line)).collect()).collect();
             let group: Vec<Vec<&Entry<'_>>> = group.into_iter().filter(|run| !run.is_empty()).collect();
@@ -115,13 +143,14 @@ impl RedisSink {
         Ok(())
     }
 
-    /// Every event that can be an entry. In order, the first that cannot ends the batch: the position must not pass it.
-    fn entries<'a>(&self, batch: &'a Batch, outcomes: &mut [Outcome]) -> Vec<Entry<'a>> {
+    /// Every event from this place on that can be an entry. In order, the first that cannot ends the batch: the position
+    /// must not pass it.
+    fn entries<'a>(&self, batch: &'a Batch, from: usize, outcomes: &mut [Outcome]) -> Vec<Entry<'a>> {
         let in_order = batch.order == DeliveryOrder::InOrder;
         let mut lines: HashMap<Line, usize> = HashMap::new();
-        let mut entries = Vec::with_capacity(batch.events.len());
+        let mut entries = Vec::with_capacity(batch.events.len() - from);
         let mut refused: Vec<usize> = Vec::new();
-        for (at, event) in batch.events.iter().enumerate() {
+        for (at, event) in batch.events.iter().enumerate().skip(from) {
             let next = lines.len();
             // In order, the first failure ends the batch, whatever its line.
             let line = if in_order { 0 } else { *lines.entry(Line::of(event, self.context.ordering)).or_insert(next) };
@@ -132,7 +161,7 @@ impl RedisSink {
                 outcomes[at] = Outcome::Delivered;
                 continue;
             }
-            match self.entry(batch, at, line) {
+            match Entry::new(&self.settings, &self.mapping, self.session.bulk_bytes, event, at, line) {
                 Ok(entry) => entries.push(entry),
                 Err(rejection) => {
                     outcomes[at] = Outcome::Rejected(rejection);
@@ -144,22 +173,6 @@ impl RedisSink {
             }
         }
         entries
-    }
-
-    fn entry<'a>(&self, batch: &'a Batch, at: usize, line: usize) -> Result<Entry<'a>, Rejection> {
-        let event = &batch.events[at];
-        let stream = self.settings.stream.render(event)?;
-        let message = self.mapping.message(event)?;
-        if message.body.len() > self.session.bulk_bytes {
-            let (len, most) = (message.body.len(), self.session.bulk_bytes);
-            return Err(Rejection::never("too_large", format!("the body has {len} bytes, the server takes {most}")));
-        }
-        let entry = Entry { at, stream, line, message };
-        if entry.words() > FIELDS_MAX {
-            let many = entry.message.headers.len();
-            return Err(Rejection::never("too_large", format!("{many} headers are too many")));
-        }
-        Ok(entry)
     }
 
     /// Sends these runs in one go and answers one word per event.
@@ -179,7 +192,8 @@ impl RedisSink {
             }
         }
         session::push_wait(&self.settings, &mut pipeline);
-        let prepares = in_order && self.direct.prepares(runs.iter().flatten().copied());
+        let streams = runs.iter().flatten().map(|entry| entry.stream.as_str());
+        let prepares = in_order && self.direct.prepares(streams);
         if prepares {
             self.direct.push_tail(&mut pipeline, &self.session.state, self.context.token);
         }
@@ -260,11 +274,11 @@ impl RedisSink {
 }
 
 /// Cuts a batch into pieces that the server works off without holding others up for long: of so many events at most.
-pub(super) fn runs<'a, 'b>(entries: &'b [Entry<'a>], events_max: usize) -> Vec<&'b [Entry<'a>]> {
+pub(super) fn runs<T>(entries: &[T], events_max: usize, bytes_of: impl Fn(&T) -> usize) -> Vec<&[T]> {
     let mut runs = Vec::new();
     let (mut from, mut bytes) = (0, 0);
     for (at, entry) in entries.iter().enumerate() {
-        let size = entry.bytes();
+        let size = bytes_of(entry);
         if at > from && (at - from >= events_max || bytes + size > RUN_BYTES) {
             runs.push(&entries[from..at]);
             (from, bytes) = (at, 0);

@@ -5,7 +5,7 @@
 //! is used for the very event it was read from and nothing else, so a hint that was wrong costs time only.
 
 use litepost_core::statement::STATEMENT_KIND;
-use litepost_core::{Event, EventRef, Rejection, Seq, Statement};
+use litepost_core::{Event, EventRef, Rejection, Statement};
 use tokio::sync::oneshot;
 
 use crate::sink::Batch;
@@ -46,12 +46,13 @@ impl Parsed {
 
 /// Statements that were read before they were asked for.
 #[derive(Debug, Default)]
-pub(crate) struct Known(Vec<(Seq, Read)>);
+pub(crate) struct Known(Vec<(EventRef, Read)>);
 
 impl Known {
     /// Reads one more.
-    pub(crate) fn read(&mut self, event: &Event) {
-        self.0.push((event.seq, read(event)));
+    pub(crate) fn read(&mut self, event: EventRef) {
+        let read = read(&event);
+        self.0.push((event, read));
     }
 
     /// A place for the statement of each event, filled where it is known. Both are ascending as a rule; where they are
@@ -59,8 +60,8 @@ impl Known {
     pub(crate) fn assign(self, events: &[EventRef]) -> Vec<Parsed> {
         let mut known = self.0.into_iter().peekable();
         let mut found = |event: &EventRef| {
-            while known.next_if(|(seq, _)| *seq < event.seq).is_some() {}
-            Parsed(known.next_if(|(seq, _)| *seq == event.seq).map(|(_, read)| read))
+            while known.next_if(|(other, _)| other.seq < event.seq).is_some() {}
+            Parsed(known.next_if(|(other, _)| other.is(event)).map(|(_, read)| read))
         };
         events.iter().map(&mut found).collect()
     }
@@ -74,7 +75,7 @@ pub(crate) fn read_on(batch: &Batch) -> Option<oneshot::Receiver<Known>> {
     let (upcoming, (done, known)) = (batch.upcoming.clone(), oneshot::channel());
     tokio::task::spawn_blocking(move || {
         let mut known = Known::default();
-        for event in &upcoming {
+        for event in upcoming {
             known.read(event);
         }
         // Nobody waits for it when the sink has gone.
@@ -108,22 +109,23 @@ impl Ahead {
 
 #[cfg(test)]
 mod tests {
-    use litepost_core::Chunk;
     use litepost_core::pipeline::DeliveryOrder;
+    use litepost_core::{Chunk, Seq};
 
     use super::*;
 
-    /// Statement events at these positions; each says where it stands.
-    fn events(seqs: &[i64]) -> Vec<EventRef> {
-        let event = |&seq: &i64| {
+    /// Statement events at the positions 1 to 9; each says where it stands.
+    fn log() -> Vec<EventRef> {
+        let event = |seq: i64| {
             let payload = Statement::new(format!("say {seq}"), vec![]).to_payload();
             Event { kind: STATEMENT_KIND.into(), ..Event::new(Seq(seq), "", "stock", &payload) }
         };
-        let chunk = Chunk::new(seqs.iter().map(event).collect());
-        (0..seqs.len()).filter_map(|at| EventRef::new(&chunk, at)).collect()
+        let chunk = Chunk::new((1..=9).map(event).collect());
+        (0..9).filter_map(|at| EventRef::new(&chunk, at)).collect()
     }
 
-    fn batch(seqs: &[i64], upcoming: &[i64]) -> Batch {
+    fn batch(log: &[EventRef], seqs: &[usize], upcoming: &[usize]) -> Batch {
+        let events = |seqs: &[usize]| seqs.iter().map(|seq| log[seq - 1].clone()).collect();
         Batch { order: DeliveryOrder::InOrder, events: events(seqs), upcoming: events(upcoming) }
     }
 
@@ -144,12 +146,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_read_ahead_is_used_for_its_own_event_and_a_wrong_hint_costs_nothing_else() {
-        let mut ahead = Ahead::default();
-        let none: [i64; 0] = [];
-        assert_eq!(turn(&mut ahead, &batch(&[1, 2], &[3, 4, 5])).await, none);
-        assert_eq!(turn(&mut ahead, &batch(&[3, 5, 6], &[7, 8])).await, [3, 5]);
+        let (mut ahead, log, none) = (Ahead::default(), log(), [0_i64; 0]);
+        assert_eq!(turn(&mut ahead, &batch(&log, &[1, 2], &[3, 4, 5])).await, none);
+        assert_eq!(turn(&mut ahead, &batch(&log, &[3, 5, 6], &[7, 8])).await, [3, 5]);
         // Something else comes in between, out of order; then what had been announced.
-        assert_eq!(turn(&mut ahead, &batch(&[9, 2, 8], &[])).await, none);
-        assert_eq!(turn(&mut ahead, &batch(&[7, 8], &[])).await, none);
+        assert_eq!(turn(&mut ahead, &batch(&log, &[9, 2, 8], &[])).await, none);
+        assert_eq!(turn(&mut ahead, &batch(&log, &[7, 8], &[])).await, none);
+        // Others in the same places.
+        assert_eq!(turn(&mut ahead, &batch(&log, &[1], &[2, 3])).await, none);
+        assert_eq!(turn(&mut ahead, &batch(&self::log(), &[2, 3], &[])).await, none);
     }
 }

@@ -22,9 +22,9 @@ use rusqlite::InterruptHandle;
 use serde::Deserialize;
 
 use self::target::Target;
-use self::worker::{Reading, Worker};
+use self::worker::Worker;
 use super::settings;
-use super::sql::{Options, read_on};
+use super::sql::Options;
 use crate::inspect::Finding;
 use crate::sink::{
     Batch, LedgerOf, LedgerRow, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType,
@@ -86,7 +86,7 @@ impl SinkFactory for Factory {
             target.check_against_log().await?;
             let (interrupt, applied) = (target.interrupt_handle(), target.applied());
             let worker = Worker::begin(target)?;
-            Ok(Box::new(SqliteSink { worker, interrupt: Arc::new(interrupt), applied, reading: None }) as Box<dyn Sink>)
+            Ok(Box::new(SqliteSink { worker, interrupt: Arc::new(interrupt), applied }) as Box<dyn Sink>)
         })
     }
 
@@ -121,8 +121,13 @@ struct SqliteSink {
     worker: Worker,
     interrupt: Arc<InterruptHandle>,
     applied: Option<Applied>,
-    /// The statements of the next batch, in all likelihood.
-    reading: Option<Reading>,
+}
+
+/// Stops what is being executed ahead: nobody will ask for it.
+impl Drop for SqliteSink {
+    fn drop(&mut self) {
+        self.interrupt.interrupt();
+    }
 }
 
 /// Stops the statement under way when the delivery is dropped at its deadline.
@@ -144,10 +149,7 @@ impl Sink for SqliteSink {
     fn deliver<'a>(&'a mut self, batch: &'a Batch) -> BoxFuture<'a, Vec<Outcome>> {
         Box::pin(async move {
             let mut stop = InterruptOnDrop(Some(Arc::clone(&self.interrupt)));
-            let applied = self.worker.apply(batch, self.reading.take());
-            // Begun after the batch itself, so that it is that which finds a processor awake.
-            self.reading = read_on(batch);
-            let outcomes = applied.await;
+            let outcomes = self.worker.apply(batch).await;
             stop.0 = None;
             outcomes.unwrap_or_else(|unavailable| vec![Outcome::Unavailable(unavailable); batch.events.len()])
         })

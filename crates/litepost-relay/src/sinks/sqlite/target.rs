@@ -228,6 +228,45 @@ impl Target {
         Ok(outcomes)
     }
 
+    /// Executes the batch that is likely to come next, in a transaction that stays open: `true` when all of it stands there.
+    /// Nothing is written for good before [`Target::commit_ahead`].
+    pub(super) fn begin_ahead(&mut self, events: &[EventRef], parsed: &mut [Parsed]) -> bool {
+        // Without a ledger nothing would be found moved at the commit; numbers may add to a table.
+        let plain = |event: &EventRef| self.options.outbox_seq(&event.topic).is_none();
+        if self.ledger.is_none() || self.careful || !events.iter().all(plain) || !self.begin_if_free() {
+            return false;
+        }
+        let mut applied = Vec::with_capacity(events.len());
+        let executed = self
+            .must_be_as_left()
+            .and_then(|()| self.execute_all(DeliveryOrder::InOrder, events, parsed, &BTreeMap::new(), &mut applied));
+        let stands = matches!(executed, Ok(Run::Done(_))) && applied.len() == events.len();
+        if !stands {
+            self.undo();
+        }
+        stands
+    }
+
+    /// Commits what was executed ahead, for the batch that has come: the same events in order. `None`: all is undone, and
+    /// the batch is to be applied as any other.
+    pub(super) fn commit_ahead(&mut self, events: &[EventRef]) -> Result<Option<Vec<Outcome>>, Unavailable> {
+        let applied: Vec<&EventRef> = events.iter().collect();
+        let written = self.write_ledger(DeliveryOrder::InOrder, &applied);
+        let committed = written.map_err(Trouble::Unavailable).and_then(|change| self.commit().map(|()| change));
+        self.undo();
+        match committed {
+            Ok(change) => {
+                if let (Some(state), Some(change)) = (&mut self.ledger, change) {
+                    state.committed(change);
+                }
+                Ok(Some(vec![Outcome::Delivered; events.len()]))
+            }
+            // A deferred constraint: which of them it was, the batch finds out.
+            Err(Trouble::Rejected(_)) => Ok(None),
+            Err(Trouble::Unavailable(unavailable)) => Err(unavailable),
+        }
+    }
+
     fn run(
         &mut self,
         order: DeliveryOrder,
@@ -266,8 +305,22 @@ impl Target {
         poison: &BTreeMap<usize, Rejection>,
     ) -> Result<(Run, Option<ledger::Change>), Unavailable> {
         self.must_be_as_left()?;
-        let mut outcomes = Vec::with_capacity(events.len());
         let mut applied: Vec<&EventRef> = Vec::with_capacity(events.len());
+        let run = self.execute_all(order, events, parsed, poison, &mut applied)?;
+        let change = if matches!(run, Run::Done(_)) { self.write_ledger(order, &applied)? } else { None };
+        Ok((run, change))
+    }
+
+    /// Executes what has to be; `applied` gets the events whose effects are in the open transaction now.
+    fn execute_all<'e>(
+        &mut self,
+        order: DeliveryOrder,
+        events: &'e [EventRef],
+        parsed: &mut [Parsed],
+        poison: &BTreeMap<usize, Rejection>,
+        applied: &mut Vec<&'e EventRef>,
+    ) -> Result<Run, Unavailable> {
+        let mut outcomes = Vec::with_capacity(events.len());
         let mut stopped: HashSet<Line> = HashSet::new();
         for (at, (event, parsed)) in events.iter().zip(parsed).enumerate() {
             let in_order = order == DeliveryOrder::InOrder;
@@ -293,10 +346,10 @@ impl Target {
                     outcomes.push(Outcome::Delivered);
                 }
                 Err(Trouble::Rejected(rejection)) if self.db.is_autocommit() => {
-                    return Ok((Run::Poisoned(at, rejection), None));
+                    return Ok(Run::Poisoned(at, rejection));
                 }
                 Err(Trouble::Rejected(_)) if !self.careful && !poison.contains_key(&at) => {
-                    return Ok((Run::Careless, None));
+                    return Ok(Run::Careless);
                 }
                 Err(Trouble::Rejected(rejection)) => {
                     // What is missing may be the column or the index: the next attempt looks again.
@@ -307,16 +360,19 @@ impl Target {
                 Err(Trouble::Unavailable(unavailable)) => return Err(unavailable),
             }
         }
-        let Some(state) = self.ledger.as_ref().filter(|_| !applied.is_empty()) else {
-            return Ok((Run::Done(outcomes), None));
-        };
-        let (guards, change) = state.after(&applied, order, clock::wall().0);
+        Ok(Run::Done(outcomes))
+    }
+
+    /// Notes in the ledger what the transaction has applied.
+    fn write_ledger(&self, order: DeliveryOrder, applied: &[&EventRef]) -> Result<Option<ledger::Change>, Unavailable> {
+        let Some(state) = self.ledger.as_ref().filter(|_| !applied.is_empty()) else { return Ok(None) };
+        let (guards, change) = state.after(applied, order, clock::wall().0);
         for guard in &guards {
             if !statements::guard(&self.db, guard).map_err(|e| errors::unavailable(&e))? {
                 return Err(ledger::fenced(&self.who, state.mark.token));
             }
         }
-        Ok((Run::Done(outcomes), Some(change)))
+        Ok(Some(change))
     }
 
     /// The ledger row must be as we left it.
@@ -390,6 +446,12 @@ impl Target {
         Ok(())
     }
 
+    /// Takes the lock only if nobody has it.
+    fn begin_if_free(&mut self) -> bool {
+        let begun = self.db.busy_handler(None::<fn(i32) -> bool>).and_then(|()| self.begin());
+        self.db.busy_handler(Some(wait_for_lock)).is_ok() && begun.is_ok()
+    }
+
     /// A constraint that is deferred speaks here; anything else is the destination's.
     fn commit(&self) -> Result<(), Trouble> {
         let failed = |point: Point| Trouble::Unavailable(Unavailable::new(UnavailableKind::Busy, point.name()));
@@ -404,7 +466,7 @@ impl Target {
     }
 
     /// Rolls back what is open.
-    fn undo(&self) {
+    pub(super) fn undo(&self) {
         if !self.db.is_autocommit() {
             // Fails only when SQLite has rolled back by itself.
             let _ = self.db.execute_batch("ROLLBACK");

@@ -1,10 +1,12 @@
 //! The thread that owns a target's connection and applies what the sink hands it.
 //!
 //! Made by the sink, one for each connection. A thread of its own, not one of a pool, so that a batch finds it awake.
-//! Between two batches nothing of the target is locked: whoever else writes there gets a turn. Invariants: every batch is
-//! answered, or its answer is seen to be missing; the thread ends with its sink.
+//! While the relay books a batch, the thread executes the one that is likely to come next, and commits it only when it does
+//! come. Between two transactions nothing of the target is locked, for [`FREE_FOR`] unless the next batch is there before:
+//! whoever else writes there gets a turn. Invariants: every batch is answered, or its answer is seen to be missing; nothing
+//! is committed that was not asked for; the thread ends with its sink.
 
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Duration;
 
 use litepost_core::pipeline::DeliveryOrder;
@@ -14,21 +16,33 @@ use tokio::sync::oneshot;
 use super::target::Target;
 use crate::clock;
 use crate::sink::Batch;
-use crate::sinks::sql::Known;
+use crate::sinks::sql::{Known, read_on};
 
 /// What was read ahead, when it is there.
-pub(super) type Reading = oneshot::Receiver<Known>;
+type Reading = oneshot::Receiver<Known>;
 
 /// With more to come the thread looks for the next batch this long before it sleeps.
 const AWAKE_FOR: Duration = Duration::from_micros(200);
+/// How long the target stays unlocked between two transactions while there is a backlog: about a sixth of the time, so that
+/// those who ask again and again for the lock, as SQLite does, find it free soon.
+const FREE_FOR: Duration = Duration::from_micros(150);
+/// How long a transaction stays open for a batch that does not come.
+const OPEN_FOR: Duration = Duration::from_millis(2);
+/// After so many in vain in a row it does not become rarer any more: one batch in 64.
+const MISSES_MAX: u32 = 6;
 
 /// A batch on its way to the thread.
 struct Request {
     order: DeliveryOrder,
     events: Vec<EventRef>,
-    known: Option<Reading>,
-    more: bool,
+    next: Option<Next>,
     answer: oneshot::Sender<Result<Vec<Outcome>, Unavailable>>,
+}
+
+/// What is likely to come behind a batch.
+struct Next {
+    events: Vec<EventRef>,
+    reading: Reading,
 }
 
 /// Hands batches to the thread.
@@ -40,23 +54,20 @@ impl Worker {
     /// Begins the thread.
     pub(super) fn begin(target: Target) -> Result<Self, Unavailable> {
         let (requests, received) = mpsc::channel();
-        let begun = std::thread::Builder::new().name("litepost-sqlite".into()).spawn(move || run(target, &received));
+        let thread = Thread { target, requests: received, known: None, misses: 0, skips: 0 };
+        let begun = std::thread::Builder::new().name("litepost-sqlite".into()).spawn(move || thread.run());
         match begun {
             Ok(_) => Ok(Self { requests }),
             Err(e) => Err(Unavailable::new(UnavailableKind::Server, format!("no thread for the target: {e}"))),
         }
     }
 
-    /// Begins to apply a batch, of which some statements may have been read already.
-    pub(super) fn apply(
-        &self,
-        batch: &Batch,
-        known: Option<Reading>,
-    ) -> impl Future<Output = Result<Vec<Outcome>, Unavailable>> + use<> {
+    /// Begins to apply a batch, and to read the statements of the next.
+    pub(super) fn apply(&self, batch: &Batch) -> impl Future<Output = Result<Vec<Outcome>, Unavailable>> + use<> {
         let failed = || Unavailable::new(UnavailableKind::Server, "the target's thread failed");
         let (answer, answered) = oneshot::channel();
-        let (events, more) = (batch.events.clone(), !batch.upcoming.is_empty());
-        let sent = self.requests.send(Request { order: batch.order, events, known, more, answer });
+        let next = read_on(batch).map(|reading| Next { events: batch.upcoming.clone(), reading });
+        let sent = self.requests.send(Request { order: batch.order, events: batch.events.clone(), next, answer });
         async move {
             sent.map_err(|_| failed())?;
             answered.await.unwrap_or_else(|_| Err(failed()))
@@ -64,29 +75,100 @@ impl Worker {
     }
 }
 
-/// Applies one batch after the other, until the sink is gone.
-fn run(mut target: Target, requests: &Receiver<Request>) {
-    let mut next = requests.recv().ok();
-    while let Some(Request { order, events, known, more, answer }) = next {
-        // Where reading ahead has failed, what it met is met again and answered for.
-        let known = known.and_then(|reading| reading.blocking_recv().ok()).unwrap_or_default();
-        let mut parsed = known.assign(&events);
-        // Nobody waits for the answer when the delivery was given up at its deadline; the sink goes with it.
-        let _ = answer.send(target.apply(order, &events, &mut parsed));
-        drop((parsed, events));
-        next = if more { soon(requests) } else { requests.recv().ok() };
-    }
+/// What the thread has.
+struct Thread {
+    target: Target,
+    requests: Receiver<Request>,
+    /// The statements of the next batch, in all likelihood.
+    known: Option<Reading>,
+    /// Batches in a row that were executed ahead in vain.
+    misses: u32,
+    /// So many are not executed ahead.
+    skips: u32,
 }
 
-/// The next batch, waited for awake at first; `None` when there will be none.
-fn soon(requests: &Receiver<Request>) -> Option<Request> {
-    let asleep_at = clock::instant() + AWAKE_FOR;
-    while clock::instant() < asleep_at {
-        match requests.try_recv() {
-            Err(TryRecvError::Empty) => std::thread::yield_now(),
-            Err(TryRecvError::Disconnected) => return None,
-            Ok(request) => return Some(request),
+impl Thread {
+    /// Applies one batch after the other, until the sink is gone.
+    fn run(mut self) {
+        let mut request = self.requests.recv().ok();
+        let mut ahead = None;
+        while let Some(Request { order, events, next, answer }) = request {
+            let outcomes = self.apply(order, &events, ahead.take());
+            let good = outcomes.as_ref().is_ok_and(|all| all.iter().all(|outcome| *outcome == Outcome::Delivered));
+            // Nobody waits for the answer when the delivery was given up at its deadline; the sink goes with it.
+            let _ = answer.send(outcomes);
+            drop(events);
+            request = match next {
+                Some(next) => self.go_on(next, good, &mut ahead),
+                None => self.requests.recv().ok(),
+            };
         }
     }
-    requests.recv().ok()
+
+    /// Applies a batch; `ahead` is what was executed ahead and stands in an open transaction.
+    fn apply(
+        &mut self,
+        order: DeliveryOrder,
+        events: &[EventRef],
+        ahead: Option<Vec<EventRef>>,
+    ) -> Result<Vec<Outcome>, Unavailable> {
+        if let Some(ahead) = ahead {
+            let same = order == DeliveryOrder::InOrder
+                && ahead.len() == events.len()
+                && ahead.iter().zip(events).all(|(done, asked)| done.is(asked));
+            if !same {
+                self.missed();
+            } else if let Some(outcomes) = self.target.commit_ahead(events)? {
+                self.misses = 0;
+                return Ok(outcomes);
+            }
+        }
+        // Where reading ahead has failed, what it met is met again and answered for.
+        let known = self.known.take().and_then(|reading| reading.blocking_recv().ok()).unwrap_or_default();
+        self.target.apply(order, events, &mut known.assign(events))
+    }
+
+    /// Waits for the next batch and executes meanwhile what it is likely to be; `None` when there will be none.
+    fn go_on(&mut self, next: Next, good: bool, ahead: &mut Option<Vec<EventRef>>) -> Option<Request> {
+        let wanted = good && self.skips == 0;
+        self.skips = self.skips.saturating_sub(1);
+        match self.soon(if wanted { FREE_FOR } else { AWAKE_FOR }) {
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) if wanted => {}
+            request => {
+                self.known = Some(next.reading);
+                return request.ok().or_else(|| self.requests.recv().ok());
+            }
+        }
+        let mut parsed = next.reading.blocking_recv().ok().unwrap_or_default().assign(&next.events);
+        if !self.target.begin_ahead(&next.events, &mut parsed) {
+            self.missed();
+            return self.requests.recv().ok();
+        }
+        if let Ok(request) = self.requests.recv_timeout(OPEN_FOR) {
+            *ahead = Some(next.events);
+            return Some(request);
+        }
+        self.missed();
+        self.requests.recv().ok()
+    }
+
+    fn missed(&mut self) {
+        self.target.undo();
+        self.misses = (self.misses + 1).min(MISSES_MAX);
+        self.skips = 1 << self.misses;
+    }
+
+    /// The next batch, waited for awake.
+    fn soon(&self, patience: Duration) -> Result<Request, RecvTimeoutError> {
+        let until = clock::instant() + patience;
+        while clock::instant() < until {
+            match self.requests.try_recv() {
+                Err(TryRecvError::Empty) => std::thread::yield_now(),
+                Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+                Ok(request) => return Ok(request),
+            }
+        }
+        Err(RecvTimeoutError::Timeout)
+    }
 }
