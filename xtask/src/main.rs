@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask demo | test | ci | bench | instructions | plots | docs | blocks | book | sim |
-//! crash | fuzz | load | soak | wheel | deb | musl | sbom | pythons | setup`.
+//! crash | fuzz | mutants | load | soak | wheel | deb | musl | sbom | pythons | setup`.
 //!
 //! Called by people and by `.ci/run`. Invariant: a command that could not do all of its work exits with
 //! something else than 0: 1 for a finding (a failing test, a broken rule), 2 for anything unexpected. Nothing
@@ -22,6 +22,7 @@ mod instructions;
 mod laws;
 mod load;
 mod musl;
+mod mutants;
 mod plots;
 mod pythons;
 mod quickstart;
@@ -84,6 +85,8 @@ enum Command {
     Crash(crash::Args),
     /// Random input to one part, for as long as asked
     Fuzz(fuzz::Args),
+    /// Small changes to the code that must not be wrong, one at a time: a test must notice each
+    Mutants(mutants::Args),
     /// The relay beside very much of everything: its memory, and how soon it starts
     Load(load::Args),
     /// A long run at half the rate that the machine can do, with faults: nothing lost, nothing grows
@@ -126,6 +129,7 @@ fn main() -> ExitCode {
         Command::Pythons(args) => pythons::pythons(&args),
         Command::Crash(args) => crash::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Mutants(args) => mutants::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Setup => setup::everything(),

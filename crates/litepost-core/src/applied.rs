@@ -92,5 +92,6 @@ mod tests {
         let one = Applied { one_by_one: [Seq(7)].into(), ..Applied::default() };
         assert!(one.covers(&event) && one.alone(Seq(7)) && !one.alone(Seq(6)));
         assert!(!applied(&[]).covers(&event));
+        assert!(applied(&[Seq(7); 3]).covers(&event), "it is the newest of all");
     }
 }

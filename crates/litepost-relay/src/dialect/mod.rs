@@ -7,6 +7,8 @@
 //! text inside a literal, a quoted name or a comment is never taken for anything else.
 
 mod assigned;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod grammar;
 mod inject;
 mod insert;

@@ -302,17 +302,6 @@ fn scraps() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn fuzz_dialect(sql in scraps(), count in 0..4_usize) {
-        for dialect in ALL {
-            if let Ok(translated) = positional(&sql, count, dialect) {
-                prop_assert!(translated.order.iter().all(|&at| at < count), "a value that was not given");
-                prop_assert!(lex(&translated.sql, dialect).is_ok(), "what was written cannot be read");
-                if let Some(shape) = &translated.insert {
-                    let _ = shape.with_rows(3, |out, at| out.push_str(&at.to_string()));
-                }
-            }
-            let _ = named(&sql, &["name", "x"], dialect);
-            let _ = inject(&sql, count, "t", dialect);
-            let _ = own_table(&sql, dialect);
-        }
+        fuzzing::feed(&sql, count);
     }
 }

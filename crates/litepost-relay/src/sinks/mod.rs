@@ -9,6 +9,8 @@ mod compress;
 mod encode;
 mod exec;
 mod file;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod hidden;
 mod hrana;
 mod http;

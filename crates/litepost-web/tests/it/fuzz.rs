@@ -3,49 +3,9 @@
 //!
 //! `cargo xtask fuzz admin --minutes N` runs it for longer.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-use std::path::PathBuf;
-use std::sync::LazyLock;
-use std::time::Duration;
-
-use litepost_web::Listener;
 use proptest::prelude::*;
 
-use super::{admin, outbox};
-
-struct Served {
-    address: String,
-    path: PathBuf,
-}
-
-/// One listener for all cases; it lives as long as the process.
-static SERVED: LazyLock<Served> = LazyLock::new(|| {
-    let folder = tempfile::tempdir().unwrap().keep();
-    let path = outbox(&folder);
-    let (send, address) = std::sync::mpsc::channel();
-    let admin = admin(path.clone(), None, 60_000);
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        runtime.block_on(async {
-            let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), admin).await.unwrap();
-            send.send(listener.address().to_string()).unwrap();
-            listener.serve(std::future::pending()).await.unwrap();
-        });
-    });
-    Served { address: address.recv().unwrap(), path }
-});
-
-/// Sends it; the status of the answer, none when the connection was closed without one.
-fn ask(request: &[u8]) -> Option<u16> {
-    let mut socket = TcpStream::connect(&SERVED.address).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    // It may answer, and close, before it has read everything.
-    let _ = socket.write_all(request);
-    let mut head = [0; 12];
-    socket.read_exact(&mut head).ok()?;
-    std::str::from_utf8(&head).ok()?.strip_prefix("HTTP/1.1 ")?.parse().ok()
-}
+use crate::beside::feed;
 
 /// Paths and queries made of pieces that are there and of pieces that are not.
 fn target() -> impl Strategy<Value = String> {
@@ -143,21 +103,8 @@ proptest! {
         extra in prop::option::of("[A-Za-z-]{1,12}: [ -~]{0,20}"),
         body in body(),
     ) {
-        let Served { address, path } = &*SERVED;
         // A stream never ends.
         prop_assume!(!target.starts_with("/api/stream"));
-        let mut request = format!("{method} {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
-        let extra = extra.map_or_else(String::new, |extra| format!("{extra}\r\n"));
-        let rest = format!("Content-Type: {kind}\r\nContent-Length: {}\r\n{extra}\r\n", body.len());
-        request.push_str(&rest);
-        let mut request = request.into_bytes();
-        request.extend_from_slice(&body);
-        let status = ask(&request);
-        prop_assert!(status.is_some_and(|status| status != 500), "{status:?} to {}", String::from_utf8_lossy(&request));
-        let live = ask(format!("GET /live HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes());
-        prop_assert_eq!(live, Some(200));
-        let outbox = rusqlite::Connection::open(path).unwrap();
-        let log: i64 = outbox.query_row("SELECT max(seq) FROM litepost_outbox", [], |row| row.get(0)).unwrap();
-        prop_assert!(log >= 2, "the log is gone");
+        feed(method, &target, kind, extra.as_deref(), &body);
     }
 }

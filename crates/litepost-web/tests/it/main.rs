@@ -3,67 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop there")]
 
 mod actions;
+mod beside;
 mod contrib;
 mod fuzz;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::path::Path;
+use std::sync::Arc;
 
-use litepost::{NewEvent, Outbox};
-use litepost_web::{Admin, Listener, Recorder, Shown, Source, Token};
+use beside::{admin, outbox};
+use litepost_web::{Admin, Listener, Source, Token};
 use reqwest::StatusCode;
 
 const TOKEN: &str = "0123456789abcdef0123";
-
-/// One recorder per process.
-fn recorder() -> Recorder {
-    static ONE: OnceLock<Recorder> = OnceLock::new();
-    ONE.get_or_init(|| {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        Recorder::install(None).unwrap()
-    })
-    .clone()
-}
-
-/// An outbox with two events that wait and one dead letter.
-fn outbox(folder: &Path) -> PathBuf {
-    let path = folder.join("shop.db");
-    litepost::schema::migrate(&mut rusqlite::Connection::open(&path).unwrap()).unwrap();
-    let mut outbox = Outbox::open(&path).unwrap();
-    for number in 1..=2 {
-        let payload = format!(r#"{{"number":{number},"note":"<script>alert(1)</script>"}}"#);
-        outbox.enqueue(&NewEvent::new("orders", payload).key(format!("k{number}")).kind("OrderCreated")).unwrap();
-    }
-    let mut store = litepost::lanes::LaneStore::open(&path).unwrap();
-    store.register("shop.hook", 1, litepost::lanes::Start::Earliest).unwrap();
-    let raw = rusqlite::Connection::open(&path).unwrap();
-    raw.execute(
-        "INSERT INTO litepost_dead (destination, lane, reason, attempts, error, dead_at, seq, id, topic, type, payload, created_at)
-         VALUES ('shop.hook', 0, 'max_attempts', 8, 'said no', 1, 1, 'dead-1', 'orders', '', '{}', 1)",
-        [],
-    )
-    .unwrap();
-    path
-}
-
-fn admin(path: PathBuf, token: Option<Token>, freshness_ms: i64) -> Admin {
-    Admin {
-        shown: Shown::new(
-            vec![Source {
-                path,
-                destinations: vec!["shop.hook".into()],
-                routing: Arc::new([]),
-                freshness_ms: Arc::new([]),
-            }],
-            "type = \"http\"",
-        ),
-        token,
-        freshness_ms,
-        version: "1.2.3".to_owned(),
-        recorder: recorder(),
-    }
-}
 
 async fn served(admin: Admin) -> String {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), admin).await.unwrap();

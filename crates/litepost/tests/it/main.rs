@@ -4,6 +4,7 @@
 
 mod contract;
 mod damage;
+mod damaged;
 mod dead;
 mod enqueue;
 mod group;
@@ -11,9 +12,11 @@ mod guards;
 mod lanes;
 mod locate;
 mod log;
+mod operate;
 mod plans;
 mod schema;
 mod settle;
+mod shares;
 mod splits;
 mod support;
 mod trouble;

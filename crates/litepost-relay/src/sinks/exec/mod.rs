@@ -21,6 +21,8 @@ use super::hidden::Hidden;
 use super::settings;
 use crate::sink::{Batch, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
 use process::Program;
+#[cfg(any(test, fuzzing))]
+pub use wire::feed;
 
 pub(super) const EXEC: SinkType = SinkType {
     name: "exec",

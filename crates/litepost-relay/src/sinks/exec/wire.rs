@@ -153,6 +153,21 @@ fn shown(line: &[u8]) -> String {
     if short.len() < text.len() { format!("{short:?}…") } else { format!("{short:?}") }
 }
 
+/// Whatever a program writes is one outcome per event, or an error that does not repeat all of it.
+///
+/// # Panics
+///
+/// When it is not so.
+#[cfg(any(test, fuzzing))]
+pub fn feed(line: &[u8], count: usize) {
+    let short = |why: &str| assert!(why.chars().count() < 600, "an error repeats everything: {}", why.len());
+    match outcomes(line, 7, count) {
+        Ok(outcomes) => assert_eq!(outcomes.len(), count, "one per event"),
+        Err(why) => short(&why),
+    }
+    let _ = ready(line);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,11 +212,7 @@ mod tests {
             let good = br#"{"batch":7,"outcomes":[{"ok":true},{"rejected":"no","code":"23505","permanent":true},{"deferred":true}]}"#;
             let mut line = good.to_vec();
             line.splice(at..(at + bytes.len()).min(good.len()), bytes);
-            let _ = ready(&line);
-            match outcomes(&line, 7, count) {
-                Ok(outcomes) => proptest::prop_assert_eq!(outcomes.len(), count, "one per event"),
-                Err(why) => proptest::prop_assert!(why.chars().count() < 600, "an error repeats everything: {}", why.len()),
-            }
+            feed(&line, count);
             let bomb = format!("{{\"batch\":7,\"outcomes\":{}", "[".repeat(100_000));
             proptest::prop_assert!(outcomes(bomb.as_bytes(), 7, count).is_err());
         }

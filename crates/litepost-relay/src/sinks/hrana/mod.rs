@@ -26,6 +26,8 @@ use super::settings;
 use super::sql::{self, Options};
 use crate::inspect::Finding;
 use crate::sink::{LedgerOf, LedgerRow, Sink, SinkConfigError, SinkContext, SinkFactory, SinkSettings, SinkType};
+#[cfg(any(test, fuzzing))]
+pub use wire::feed;
 
 pub(super) const LIBSQL: SinkType = SinkType {
     name: "libsql",

@@ -185,6 +185,30 @@ pub(super) fn decode(value: Wire) -> Value {
     }
 }
 
+/// Whatever a server answers is read, or refused.
+///
+/// # Panics
+///
+/// When it is not so.
+#[cfg(any(test, fuzzing))]
+pub fn feed(answer: &[u8]) {
+    let Ok(answer) = serde_json::from_slice::<Answer>(answer) else { return };
+    for outcome in answer.results {
+        let results = match outcome {
+            Outcome::Ok { response: Response::Batch { result } } => result.step_results.into_iter().flatten().collect(),
+            Outcome::Ok { response: Response::Execute { result } } => vec![result],
+            Outcome::Ok { response: Response::Other } | Outcome::Error { .. } => continue,
+        };
+        for value in results.into_iter().flat_map(|result| result.rows).flatten() {
+            let value = decode(value);
+            assert!(
+                matches!(value, Value::Null | Value::Integer(_) | Value::Text(_)),
+                "the ledger cannot read {value:?}"
+            );
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,15 +266,7 @@ mod tests {
             let mut damaged = good.as_bytes().to_vec();
             let at = cut.min(damaged.len());
             damaged.splice(at..(at + bytes.len()).min(good.len()), bytes);
-            if let Ok(answer) = serde_json::from_slice::<Answer>(&damaged) {
-                for outcome in answer.results {
-                    if let Outcome::Ok { response: Response::Batch { result } } = outcome {
-                        for value in result.step_results.into_iter().flatten().flat_map(|r| r.rows).flatten() {
-                            let _ = decode(value);
-                        }
-                    }
-                }
-            }
+            feed(&damaged);
             // Nested deeper than anybody means: refused by the parser, and no stack is used up.
             let bomb = format!("{{\"results\":{}{}}}", "[".repeat(deep + 129), "]".repeat(deep + 129));
             proptest::prop_assert!(serde_json::from_str::<Answer>(&bomb).is_err());
