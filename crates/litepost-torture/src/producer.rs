@@ -44,9 +44,9 @@ pub fn produce(database: &Path, journal: &Path, producer: u64, seed: u64, pace: 
         .map_err(TortureError::io(format!("the journal {}", journal.display())))?;
     // A kill may have cut a line; its number is used again by nobody.
     told.write_all(b"\n").map_err(TortureError::io("the journal"))?;
-    let mut outbox = open(database)?;
-    let mut chance = Chance(seed ^ begun.wrapping_mul(31) ^ (producer << 48));
     let steady = pace != Pace::Resting;
+    let mut outbox = open(database, steady)?;
+    let mut chance = Chance(seed ^ begun.wrapping_mul(31) ^ (producer << 48));
     let mut due = clock::start();
     for n in (begun + 2..).filter(|&n| !steady || !is_poison(n) || n.is_multiple_of(POISON_EVERY * RARELY)) {
         let roll_back = chance.below(7) == 0;
@@ -57,7 +57,7 @@ pub fn produce(database: &Path, journal: &Path, producer: u64, seed: u64, pace: 
             // Whether it is committed is not known from an error: the try stays open. A new connection knows no more.
             Err(_) => {
                 std::thread::sleep(Duration::from_millis(20));
-                if let Ok(again) = open(database) {
+                if let Ok(again) = open(database, steady) {
                     outbox = again;
                 }
             }
@@ -80,9 +80,13 @@ fn wait(due: Instant) -> Instant {
     due.max(now.checked_sub(CATCH_UP).unwrap_or(now))
 }
 
-fn open(database: &Path) -> Result<Connection, TortureError> {
+/// `steady`: with a sync at each commit, the disk's pace would be all that a soak measures. (Nobody cuts the power here.)
+fn open(database: &Path, steady: bool) -> Result<Connection, TortureError> {
     let outbox = litepost::connection::open(database, litepost::connection::Access::ReadWrite)?;
     outbox.busy_timeout(PATIENCE)?;
+    if steady {
+        outbox.pragma_update(None, "synchronous", "NORMAL")?;
+    }
     Ok(outbox)
 }
 
