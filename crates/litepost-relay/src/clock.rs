@@ -17,7 +17,7 @@ pub(crate) fn now() -> Now {
 #[allow(clippy::disallowed_methods, reason = "this is the one module that reads the wall clock")]
 pub(crate) fn wall() -> Millis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    Millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX).saturating_add(litepost::failpoint::clock_ms()))
 }
 
 /// Milliseconds since this process first asked.

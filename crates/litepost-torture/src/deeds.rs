@@ -25,6 +25,7 @@ pub(crate) enum Undo {
     Lift(usize),
     Unlock(Connection),
     Mend(Broken),
+    Adopt,
 }
 
 impl Run<'_> {
@@ -55,6 +56,12 @@ impl Run<'_> {
             | Deed::RefuseRequests { .. }
             | Deed::KillServer { .. }
             | Deed::FreezeServer { .. } => self.break_network(deed),
+            Deed::Backup { .. }
+            | Deed::Restore
+            | Deed::RestoreInPlace { .. }
+            | Deed::ReplaceFile { .. }
+            | Deed::RunClone => self.work_on_file(deed),
+            Deed::SetClock { by_ms } => self.set_clock(self.clock_ms.saturating_add(*by_ms)),
             Deed::Failpoint { relay, arm } => {
                 let at = self.relay(*relay);
                 if let Some(role) = self.roles.get_mut(at) {
@@ -68,6 +75,41 @@ impl Run<'_> {
     /// From now until then, and a little longer, what was confirmed may come again.
     fn disturb(&mut self, until: u64) {
         self.disturbed.push((self.now(), until + AFTERMATH_MS));
+    }
+
+    /// Sets the wall clock of all that runs and will run; a relay that waits for a time looks again.
+    pub(crate) fn set_clock(&mut self, ms: i64) {
+        self.clock_ms = ms;
+        self.furthest_ms = self.furthest_ms.max(ms);
+        // Half a number must not be read.
+        let (new, file) = (self.stage.folder.join("clock.new"), self.stage.clock());
+        let set = std::fs::write(&new, ms.to_string()).and_then(|()| std::fs::rename(&new, &file));
+        if !cfg!(feature = "failpoints") {
+            self.history.push(format!("{} not done: this build has no clock that can be set", self.now()));
+        } else if let Err(error) = set {
+            self.history.push(format!("{} not done: {error}", self.now()));
+        }
+    }
+
+    fn work_on_file(&mut self, deed: &Deed) {
+        if self.network.is_none() {
+            return;
+        }
+        // Operators do not work on a file that somebody else has locked.
+        self.undo_until(u64::MAX);
+        let until = self.now();
+        if self.unadopted.is_some() {
+            self.history.push(format!("{until} not done: the file is not adopted yet"));
+            return;
+        }
+        match deed {
+            Deed::Backup { vacuum } => self.back_up(*vacuum),
+            Deed::RunClone => self.run_clone(),
+            Deed::ReplaceFile { ms } => self.replace_file(until + ms),
+            _ if !self.kept => self.history.push(format!("{until} not done: there is no backup")),
+            Deed::RestoreInPlace { ms } => self.restore_in_place(until + ms),
+            _ => self.restore(),
+        }
     }
 
     fn break_network(&mut self, deed: &Deed) {
@@ -141,6 +183,7 @@ impl Run<'_> {
                     }
                 }
                 Undo::Unlock(connection) => drop(connection),
+                Undo::Adopt => self.adopt(),
                 Undo::Mend(broken) => {
                     if let Some(network) = &mut self.network {
                         network.mend(broken);

@@ -9,6 +9,7 @@
 mod check;
 mod clock;
 mod deeds;
+mod files;
 mod network;
 mod plan;
 mod producer;

@@ -150,6 +150,30 @@ pub enum Deed {
         /// How long, milliseconds.
         ms: u64,
     },
+    /// The outbox is copied while everybody works on it.
+    Backup {
+        /// By `VACUUM INTO` instead of `litepost backup`.
+        vacuum: bool,
+    },
+    /// Everybody is killed, and the outbox replaced by the last backup (`litepost restore`).
+    Restore,
+    /// The last backup is written over the outbox, by SQLite's backup API, while relays work on it; later it is adopted.
+    RestoreInPlace {
+        /// When, milliseconds later.
+        ms: u64,
+    },
+    /// A copy of the outbox is put in its place while relays have the old file open; later it is adopted.
+    ReplaceFile {
+        /// When, milliseconds later.
+        ms: u64,
+    },
+    /// The wall clock of every process is set, forwards or back.
+    SetClock {
+        /// By how much, milliseconds.
+        by_ms: i64,
+    },
+    /// A relay is started on a copy beside the outbox, and must deliver nothing.
+    RunClone,
     /// The relay is started again with this failpoint armed.
     Failpoint {
         /// Which.
@@ -204,9 +228,10 @@ pub struct Plan {
 impl Plan {
     /// The plan of a seed.
     pub fn new(seed: u64, producers: usize, relays: usize, ms: u64, reach: Reach) -> Self {
-        let faults = faults(seed, ms, BETWEEN_MS, |chance| match chance.below(if reach.webhook { 3 } else { 1 }) {
-            2 => network(chance, reach),
-            _ => deed(chance, producers, relays),
+        let faults = faults(seed, ms, BETWEEN_MS, |chance| match chance.below(if reach.webhook { 24 } else { 1 }) {
+            0..13 => deed(chance, producers, relays),
+            13..20 => network(chance, reach),
+            _ => file(chance),
         });
         Self { seed, producers, relays, ms, pace: Pace::Resting, faults }
     }
@@ -253,6 +278,25 @@ fn deed(chance: &mut Chance, producers: usize, relays: usize) -> Deed {
     }
 }
 
+/// What operators do to the file: most often they make a backup.
+fn file(chance: &mut Chance) -> Deed {
+    let ms = 300 + chance.below(1_500);
+    match chance.below(if cfg!(feature = "failpoints") { 13 } else { 10 }) {
+        10.. => clock(chance),
+        vacuum @ 0..4 => Deed::Backup { vacuum: vacuum == 0 },
+        4..6 => Deed::Restore,
+        6..8 => Deed::RestoreInPlace { ms },
+        8 => Deed::ReplaceFile { ms },
+        _ => Deed::RunClone,
+    }
+}
+
+/// A second to a day, both ways.
+fn clock(chance: &mut Chance) -> Deed {
+    let by_ms = [1_000, 90_000, 3_600_000, 86_400_000][chance.one_of(4)];
+    Deed::SetClock { by_ms: if chance.below(2) == 0 { by_ms } else { -by_ms } }
+}
+
 /// A third of the deeds, where there is a network.
 fn network(chance: &mut Chance, reach: Reach) -> Deed {
     let link = if reach.postgres && chance.below(2) == 0 { Link::Postgres } else { Link::Webhook };
@@ -288,9 +332,9 @@ mod tests {
     #[test]
     fn a_seed_is_a_plan_and_a_plan_survives_json() {
         let reach = Reach { webhook: true, postgres: true, server: true };
-        let plan = Plan::new(7, 2, 3, 120_000, reach);
-        assert_eq!(plan, Plan::new(7, 2, 3, 120_000, reach));
-        assert_ne!(plan.faults, Plan::new(8, 2, 3, 120_000, reach).faults);
+        let plan = Plan::new(7, 2, 3, 300_000, reach);
+        assert_eq!(plan, Plan::new(7, 2, 3, 300_000, reach));
+        assert_ne!(plan.faults, Plan::new(8, 2, 3, 300_000, reach).faults);
         let text = serde_json::to_string(&plan).unwrap();
         let all = [
             "cut-link",
@@ -298,14 +342,20 @@ mod tests {
             "delay-replies",
             "double-requests",
             "refuse-requests",
+            "restore",
+            "restore-in-place",
+            "replace-file",
+            "run-clone",
+            "backup",
             "kill-server",
             "freeze-server",
         ];
         assert!(all.iter().all(|deed| text.contains(deed)), "{text}");
+        assert_eq!(text.contains("set-clock"), cfg!(feature = "failpoints"));
         assert!(plan.faults.len() > 40 && plan.faults.windows(2).all(|pair| pair[0].at_ms < pair[1].at_ms));
         let read: Plan = serde_json::from_str(&text).unwrap();
         assert_eq!(read, plan);
-        let alone = serde_json::to_string(&Plan::new(7, 2, 3, 120_000, Reach::default())).unwrap();
+        let alone = serde_json::to_string(&Plan::new(7, 2, 3, 300_000, Reach::default())).unwrap();
         assert!(!all.iter().any(|deed| alone.contains(deed)), "there is no network: {alone}");
     }
 

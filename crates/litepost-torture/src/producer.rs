@@ -24,6 +24,8 @@ pub(crate) const POISON_EVERY: u64 = 97;
 const REST_MS: u64 = 12;
 /// In a soak poison is rarer: dead letters stay, and what stays would hide what grows.
 const RARELY: u64 = 100;
+/// A scheduled event leaves at most this much later, milliseconds.
+pub(crate) const SOON_MS: u64 = 700;
 /// A producer that is further behind its pace than this does not catch up.
 const CATCH_UP: Duration = Duration::from_secs(1);
 /// The patience of its connection.
@@ -32,6 +34,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Whether no SQL target accepts that event.
 pub(crate) const fn is_poison(n: u64) -> bool {
     n.is_multiple_of(POISON_EVERY)
+}
+
+/// Whether that event has a time of its own, before which it does not leave, and so a key of its own.
+pub(crate) const fn is_scheduled(n: u64) -> bool {
+    n % 11 == 5 && !is_poison(n)
+}
+
+/// The key of an event: within one the order is kept.
+pub(crate) const fn key(n: u64) -> u64 {
+    if is_scheduled(n) { KEYS + n } else { n % KEYS }
 }
 
 /// Writes until it is killed: one event a transaction, some rolled back. Goes on where its journal ends.
@@ -46,12 +58,13 @@ pub fn produce(database: &Path, journal: &Path, producer: u64, seed: u64, pace: 
     told.write_all(b"\n").map_err(TortureError::io("the journal"))?;
     let steady = pace != Pace::Resting;
     let mut outbox = open(database, steady)?;
+    let rows = outbox.table_exists(None, "torture_rows")?;
     let mut chance = Chance(seed ^ begun.wrapping_mul(31) ^ (producer << 48));
     let mut due = clock::start();
     for n in (begun + 2..).filter(|&n| !steady || !is_poison(n) || n.is_multiple_of(POISON_EVERY * RARELY)) {
         let roll_back = chance.below(7) == 0;
         tell(&mut told, "try", n)?;
-        match write(&mut outbox, producer, n, roll_back) {
+        match write(&mut outbox, producer, n, roll_back, rows) {
             Ok(true) => tell(&mut told, "ok", n)?,
             Ok(false) => tell(&mut told, "no", n)?,
             // Whether it is committed is not known from an error: the try stays open. A new connection knows no more.
@@ -106,9 +119,15 @@ fn tell(journal: &mut File, word: &str, n: u64) -> Result<(), TortureError> {
     }
 }
 
-/// Whether it was committed.
-fn write(outbox: &mut Connection, producer: u64, n: u64, roll_back: bool) -> Result<bool, litepost::EnqueueError> {
-    let key = n % KEYS;
+/// Whether it was committed. With the application's own row, where there is a table for it.
+fn write(
+    outbox: &mut Connection,
+    producer: u64,
+    n: u64,
+    roll_back: bool,
+    row: bool,
+) -> Result<bool, litepost::EnqueueError> {
+    let key = key(n);
     let number = |n: u64| Value::Integer(i64::try_from(n).unwrap_or(i64::MAX));
     let good = Value::Integer(if is_poison(n) { -1 } else { 1 });
     let event = NewEvent::statement(
@@ -116,8 +135,16 @@ fn write(outbox: &mut Connection, producer: u64, n: u64, roll_back: bool) -> Res
         "INSERT INTO litepost_torture (p, n, good) VALUES (?, ?, ?)",
         [number(producer), number(n), good],
     );
+    let mut event = event.key(format!("{producer}-{key}"));
+    if is_scheduled(n) && row {
+        event = event.deliver_after(clock::wall().0 + i64::try_from(n % SOON_MS).unwrap_or(0));
+    }
     let tx = outbox.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    enqueue(&tx, &event.key(format!("{producer}-{key}")))?;
+    if row {
+        let values = [producer, n].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+        tx.prepare_cached("INSERT INTO torture_rows (p, n) VALUES (?1, ?2)")?.execute(values)?;
+    }
+    enqueue(&tx, &event)?;
     if roll_back {
         tx.rollback()?;
         return Ok(false);

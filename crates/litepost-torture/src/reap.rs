@@ -35,6 +35,7 @@ impl Process {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", START]).arg(program).args(arguments).current_dir(folder).env("LOG_LEVEL", "warn");
         command.env_remove("RUST_LOG").env_remove("LITEPOST_FAILPOINT");
+        command.env("LITEPOST_CLOCK", folder.join("clock"));
         if let Some(arm) = failpoint {
             command.env("LITEPOST_FAILPOINT", arm);
         }

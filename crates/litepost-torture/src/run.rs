@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use serde::Serialize;
 
-use crate::check::{self, Disturbed, Journal, Takes, Violation};
+use crate::check::{self, Disturbed, Journal, Permitted, Takes, Violation};
 use crate::deeds::Undo;
+use crate::files::Unadopted;
 use crate::network::{Network, Troubles};
 use crate::plan::{Plan, Reach};
+use crate::producer::SOON_MS;
 use crate::reap::Process;
 use crate::stage::Stage;
 use crate::{TortureError, clock};
@@ -77,6 +79,8 @@ pub struct Verdict {
     pub rolled_back: usize,
     /// Events whose producer was killed, or got an error, before it knew.
     pub open: usize,
+    /// Events that were committed and went with a file that an operator replaced by an older one.
+    pub gone: usize,
     /// What each destination has.
     pub delivered: BTreeMap<&'static str, usize>,
     /// Webhooks that came again, each with a reason.
@@ -141,7 +145,7 @@ pub(crate) struct Role {
 }
 
 pub(crate) struct Run<'a> {
-    setup: &'a Setup,
+    pub(crate) setup: &'a Setup,
     plan: &'a Plan,
     pub(crate) stage: Stage,
     /// What is reached over a network; none in a soak.
@@ -152,6 +156,17 @@ pub(crate) struct Run<'a> {
     pub(crate) undo: Vec<(u64, Undo)>,
     /// What may make a relay send again what was confirmed.
     pub(crate) disturbed: Vec<Disturbed>,
+    /// How far the wall clock is set, and was at the most, milliseconds.
+    pub(crate) clock_ms: i64,
+    pub(crate) furthest_ms: i64,
+    /// There is a backup.
+    pub(crate) kept: bool,
+    /// The file in the outbox's place that nobody has adopted yet.
+    pub(crate) unadopted: Option<Unadopted>,
+    /// What operators have taken away, and let come again.
+    pub(crate) permitted: Permitted,
+    /// What was found on the way.
+    pub(crate) found: Vec<Violation>,
     /// When the lanes of webhooks were last seen, and with which tokens.
     hands: (u64, Vec<i64>),
     pub(crate) faults: usize,
@@ -177,6 +192,12 @@ impl<'a> Run<'a> {
             roles: Vec::new(),
             undo: Vec::new(),
             disturbed: Vec::new(),
+            clock_ms: 0,
+            furthest_ms: 0,
+            kept: false,
+            unadopted: None,
+            permitted: Permitted::default(),
+            found: Vec::new(),
             hands: (0, Vec::new()),
             faults: 0,
             restarts: 0,
@@ -310,6 +331,7 @@ impl<'a> Run<'a> {
                 .env("LOG_LEVEL", "warn")
                 .env_remove("RUST_LOG")
                 .env_remove("LITEPOST_FAILPOINT")
+                .env("LITEPOST_CLOCK", self.stage.clock())
                 .stdin(Stdio::null())
                 .output()
                 .map_err(TortureError::io("the last drain"))?;
@@ -328,23 +350,40 @@ impl<'a> Run<'a> {
 
     pub(crate) fn judge(mut self) -> Result<Verdict, TortureError> {
         self.network.as_ref().map_or(Ok(()), Network::wait)?;
+        // What has a time of its own is due by the clock that was furthest ahead.
+        if (self.clock_ms, self.furthest_ms) == (0, 0) {
+            std::thread::sleep(Duration::from_millis(SOON_MS));
+        } else {
+            self.set_clock(self.furthest_ms + i64::try_from(SOON_MS).unwrap_or(0));
+        }
+        // Refused while a relay did not give its lanes away; now nobody has any.
+        self.adopt();
+        self.undo.clear();
         let stuck = self.drain()?;
         self.roles.clear();
         let mut journals = BTreeMap::new();
         for producer in 0..self.plan.producers {
             journals.insert(producer as u64, Journal::read(&self.stage.journal(producer))?);
         }
+        let counted = |count: fn(&Journal) -> usize| journals.values().map(count).sum::<usize>();
+        let tried = counted(|journal| journal.tried.len());
+        let (committed, rolled_back) =
+            (counted(|journal| journal.committed.len()), counted(|journal| journal.undone.len()));
+        let mut violations = std::mem::take(&mut self.found);
+        if self.unadopted.is_some() {
+            violations.push(Violation::Books { problem: "the file could not be adopted".to_owned() });
+        }
+        if self.network.is_some() {
+            violations.extend(check::resolve(&mut journals, &self.stage.rows()?, &self.permitted.gone));
+        }
         let mut deliveries = self.stage.deliveries()?;
         let receipts = self.network.as_ref().map(Network::receipts).unwrap_or_default();
         if self.network.is_some() {
             deliveries.push(("webhook", Takes::WhatIsGood, check::first(&receipts)));
         }
-        let mut violations = self.stage.violations(&journals, &deliveries)?;
+        violations.extend(self.stage.violations(&journals, &deliveries, &self.permitted)?);
         violations.extend(check::again("webhook", &receipts, &self.disturbed));
         violations.extend(stuck.map(|problem| Violation::Books { problem }));
-        let sum = |count: fn(&Journal) -> usize| journals.values().map(count).sum::<usize>();
-        let (tried, committed, rolled_back) =
-            (sum(|j| j.tried.len()), sum(|j| j.committed.len()), sum(|j| j.undone.len()));
         if committed == 0 {
             violations.push(Violation::Books { problem: "the producers wrote nothing".to_owned() });
         }
@@ -356,6 +395,7 @@ impl<'a> Run<'a> {
             rolled_back,
             open: tried.saturating_sub(committed + rolled_back),
             repeated: receipts.iter().filter(|receipt| !receipt.network).count() - check::first(&receipts).len(),
+            gone: self.permitted.gone.len(),
             delivered: deliveries.into_iter().map(|(name, _, got)| (name, got.len())).collect(),
             network: self.network.as_ref().map(Network::troubles).unwrap_or_default(),
             faults: self.faults,

@@ -12,13 +12,16 @@ use rusqlite::Connection;
 use serde_json::Value as Json;
 
 use crate::TortureError;
-use crate::check::{self, Journal, Name, Takes, Violation};
+use crate::check::{self, Journal, Name, Permitted, Takes, Violation};
 use crate::plan::{LEASE_MS, PATIENCE_MS};
 
 const TABLE: &str = "CREATE TABLE litepost_torture (at INTEGER PRIMARY KEY AUTOINCREMENT, p INTEGER NOT NULL, \
     n INTEGER NOT NULL, good INTEGER NOT NULL CHECK (good > 0)) STRICT";
 const TABLE_POSTGRES: &str = "DROP TABLE IF EXISTS litepost_torture; CREATE TABLE litepost_torture (at BIGSERIAL, \
     p BIGINT NOT NULL, n BIGINT NOT NULL, good BIGINT NOT NULL CHECK (good > 0))";
+/// The application's own rows, one for each event, written in its transaction. Not in a soak: they stay.
+const ROWS: &str =
+    "CREATE TABLE torture_rows (p INTEGER NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (p, n)) STRICT, WITHOUT ROWID";
 const READ: &str = "SELECT p, n FROM litepost_torture ORDER BY at";
 
 /// A destination's name, what it takes, and what it has, in its order.
@@ -45,6 +48,9 @@ impl Stage {
         let mut outbox = options.open(stage.outbox())?;
         litepost::connection::enable_wal(&outbox)?;
         litepost::schema::migrate(&mut outbox)?;
+        if webhook.is_some() {
+            outbox.execute_batch(ROWS)?;
+        }
         let target = Connection::open(stage.target())?;
         target.execute_batch(&format!("PRAGMA journal_mode = WAL; {TABLE}"))?;
         if let Some((url, _)) = postgres {
@@ -63,11 +69,16 @@ impl Stage {
         self.folder.join("target.db")
     }
 
+    /// How far the wall clock is set, milliseconds.
+    pub(crate) fn clock(&self) -> PathBuf {
+        self.folder.join("clock")
+    }
+
     pub(crate) fn journal(&self, producer: usize) -> PathBuf {
         self.folder.join(format!("producer-{producer}.journal"))
     }
 
-    fn config(&self) -> String {
+    pub(crate) fn config(&self) -> String {
         let mut text = format!(
             "[app.torture]\ndatabase = 'outbox.db'\nlease = '{LEASE_MS}ms'\n\
              retry = {{ first = '1ms', cap = '50ms', max_attempts = 1 }}\n\
@@ -103,11 +114,21 @@ impl Stage {
         tokens.collect()
     }
 
+    /// What the application has in its own table: each row's event was committed with it.
+    pub(crate) fn rows(&self) -> Result<BTreeSet<Name>, TortureError> {
+        let outbox = Connection::open(self.outbox())?;
+        outbox.busy_timeout(std::time::Duration::from_secs(5))?;
+        let mut statement = outbox.prepare("SELECT p, n FROM torture_rows")?;
+        let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?)))?;
+        Ok(rows.map(|row| row.map(|(p, n)| (p.unsigned_abs(), n.unsigned_abs()))).collect::<Result<_, _>>()?)
+    }
+
     /// Everything that is not as it was promised.
     pub(crate) fn violations(
         &self,
         journals: &BTreeMap<u64, Journal>,
         deliveries: &[Delivery],
+        permitted: &Permitted,
     ) -> Result<Vec<Violation>, TortureError> {
         let outbox = litepost::connection::open(self.outbox(), litepost::connection::Access::ReadOnly)?;
         let verified = litepost::verify(&outbox)?;
@@ -115,7 +136,7 @@ impl Stage {
             verified.problems.iter().map(|problem| Violation::Books { problem: problem.to_string() }).collect();
         for (name, takes, got) in deliveries {
             let dead = dead(&outbox, &format!("torture.{name}"))?;
-            found.extend(check::destination(name, *takes, journals, got, &dead));
+            found.extend(check::destination(name, *takes, journals, got, &dead, permitted));
         }
         Ok(found)
     }
@@ -164,6 +185,11 @@ fn lines(path: &Path) -> Result<Vec<Name>, TortureError> {
         .collect()
 }
 
+/// The event that the text of a payload names.
+pub(crate) fn event_of(payload: &str) -> Option<Name> {
+    serde_json::from_str::<Json>(payload).ok().as_ref().and_then(name_in)
+}
+
 /// The event that a statement's payload names.
 pub(crate) fn name_in(payload: &Json) -> Option<Name> {
     let args = payload.get("args")?;
@@ -175,8 +201,7 @@ fn dead(outbox: &Connection, destination: &str) -> Result<BTreeSet<Name>, Tortur
     let payloads = statement.query_map([destination], |row| row.get::<_, String>(0))?;
     let mut dead = BTreeSet::new();
     for payload in payloads {
-        let payload = payload?;
-        dead.extend(serde_json::from_str::<Json>(&payload).ok().as_ref().and_then(name_in));
+        dead.extend(event_of(&payload?));
     }
     Ok(dead)
 }

@@ -10,7 +10,7 @@ use litepost_core::Millis;
 /// Wall time: milliseconds since the Unix epoch, UTC. A clock before 1970 reads as 0.
 pub(crate) fn wall() -> Millis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    Millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX).saturating_add(crate::failpoint::clock_ms()))
 }
 
 /// A point on the monotonic clock.

@@ -167,6 +167,15 @@ pub enum StoreError {
         /// In the settlement.
         asked: Seq,
     },
+    /// The log is another one than was read before.
+    #[error(
+        "event {seq} of the log is not the one that was read before: an older copy was written over the file while it was in \
+         use; what was known of it is forgotten"
+    )]
+    Restored {
+        /// The newest position that was read before.
+        seq: Seq,
+    },
     /// The file is a copy of the one that was delivered from.
     #[error(
         "{} is a copy of the outbox that was delivered from: a restored backup, a clone, or a file moved to another disk; \
@@ -280,6 +289,10 @@ impl StoreError {
                 "events were deleted around the guards; `litepost verify` lists what is missing"
             }
             Self::CursorBack { .. } => "this is a defect of litepost; nothing was written; please report it",
+            Self::Restored { .. } => {
+                "bring the right file back, or go on with this one: `litepost adopt` delivers it from its cursors on, `litepost \
+                 fast-forward` takes what it holds for delivered"
+            }
             Self::CopiedFile { .. } => {
                 "bring the right file back; or go on with this one, with the other's relay stopped: `litepost adopt` makes it \
                  a new incarnation that is delivered from its cursors on, `litepost fast-forward` takes what it holds for \

@@ -103,6 +103,15 @@ pub const fn hit(_: Point) -> bool {
 #[cfg(feature = "failpoints")]
 pub use armed::hit;
 
+/// How far a test has set the wall clock, milliseconds; never in a build without failpoints.
+#[cfg(not(feature = "failpoints"))]
+pub const fn clock_ms() -> i64 {
+    0
+}
+
+#[cfg(feature = "failpoints")]
+pub use armed::clock_ms;
+
 /// Fails with an I/O error when armed so.
 #[cfg(feature = "rusqlite")]
 pub(crate) fn pass(point: Point, doing: &'static str) -> Result<(), crate::StoreError> {
@@ -147,6 +156,14 @@ mod armed {
             parse(&text).unwrap_or_else(|why| panic!("LITEPOST_FAILPOINT: {why}"))
         });
         armed.iter().filter(|armed| armed.point == point).fold(false, |fails, armed| fails | armed.fires())
+    }
+
+    /// How far a test has set the wall clock, milliseconds: what the file that `LITEPOST_CLOCK` names holds now, so that the
+    /// clock of a process that runs can be set, forwards and back. 0 while there is none.
+    pub fn clock_ms() -> i64 {
+        static FILE: OnceLock<Option<std::ffi::OsString>> = OnceLock::new();
+        let Some(file) = FILE.get_or_init(|| std::env::var_os("LITEPOST_CLOCK")) else { return 0 };
+        std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
 
     impl Armed {

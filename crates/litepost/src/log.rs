@@ -55,6 +55,8 @@ pub struct LogReader {
     decoder: Decoder,
     /// Whether what was read last had none of the columns that most events lack.
     plain: bool,
+    /// The newest event that was read: its position and its id.
+    newest: Option<(Seq, Box<str>)>,
 }
 
 impl LogReader {
@@ -67,7 +69,7 @@ impl LogReader {
         schema::require_current(&connection)?;
         // From now on SQLite itself refuses a write through this connection.
         connection.pragma_update(None, "query_only", true).doing(DOING)?;
-        Ok(Self { connection, durable: Durable::default(), decoder: Decoder::default(), plain: false })
+        Ok(Self { connection, durable: Durable::default(), decoder: Decoder::default(), plain: false, newest: None })
     }
 
     /// How much of the file this connection keeps in memory, KiB; SQLite's own default is 2,000.
@@ -79,7 +81,7 @@ impl LogReader {
     pub fn look(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let connection = connection::open(path, Access::ReadOnly)?;
         schema::require_current(&connection)?;
-        Ok(Self { connection, durable: Durable::default(), decoder: Decoder::default(), plain: false })
+        Ok(Self { connection, durable: Durable::default(), decoder: Decoder::default(), plain: false, newest: None })
     }
 
     /// The fencing tokens of a destination's lanes: lane and token.
@@ -115,7 +117,37 @@ impl LogReader {
             left.read(&mut statement.query(left.bind()).doing(DOING)?, &mut batch, Columns::All)?;
             self.plain = batch.is_plain();
         }
-        Ok(batch.finish())
+        let chunk = batch.finish();
+        // Afterwards: whatever was done to the file before this was read is seen.
+        self.recognise()?;
+        if let Some(last) = chunk.events().last()
+            && self.newest.as_ref().is_none_or(|(seq, _)| *seq < last.seq)
+        {
+            self.newest = Some((last.seq, Box::from(&*last.id)));
+        }
+        Ok(chunk)
+    }
+
+    /// Whether this is still the log that was read before: an error, once, when an older copy was written over the file, whose
+    /// positions mean other events from some point on. No row is ever changed, and the newest is never deleted, so that the
+    /// newest event that was read is there, or others behind it are.
+    pub fn recognise(&mut self) -> Result<(), StoreError> {
+        let Some((seq, id)) = &self.newest else { return Ok(()) };
+        let found: Option<String> = self
+            .connection
+            .prepare_cached("SELECT id FROM main.litepost_outbox WHERE seq = ?1")
+            .and_then(|mut statement| statement.query_row([seq.0], |row| row.get(0)).optional())
+            .doing(DOING)?;
+        let same = match found {
+            Some(found) => *found == **id,
+            None => self.head()? > *seq,
+        };
+        if same {
+            return Ok(());
+        }
+        let seq = *seq;
+        self.newest = None;
+        Err(StoreError::Restored { seq })
     }
 
     /// These rows, ascending, in one snapshot. A row that is gone is left out.

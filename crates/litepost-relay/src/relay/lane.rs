@@ -203,7 +203,7 @@ impl LaneTask {
     }
 
     pub(super) fn context(&self, lease: &Lease, identity: &Identity, standing: &Standing, slot: usize) -> SinkContext {
-        let reader = self.reader.clone();
+        let reader = self.reader.of(identity);
         SinkContext {
             destination: Arc::clone(&self.destination),
             origin: Arc::clone(&identity.origin),

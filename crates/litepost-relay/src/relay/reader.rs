@@ -4,6 +4,8 @@
 //! out has been made durable before (unless `durable_reads` is off): nothing leaves this machine that a power cut could
 //! undo.
 
+mod handle;
+
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,8 +19,10 @@ use litepost::log::LogReader;
 use litepost_core::{Chunk, EventRef, Seq};
 use tokio::sync::{oneshot, watch};
 
+use self::handle::Message;
+pub(super) use self::handle::{Identity, ReaderHandle};
 use super::ahead::ReadAhead;
-use super::bell::{Bell, Heard, Ring};
+use super::bell::{Bell, Heard};
 use super::meter;
 use super::share::Share;
 use super::wake::{SAFETY_POLL, Wakes};
@@ -50,80 +54,11 @@ pub(super) const LOOK_ON: Duration = Duration::from_micros(60);
 /// While every lane is at work on a backlog, operators' wishes are looked for this often, and not at each commit.
 const WISHES_EVERY: Duration = Duration::from_millis(250);
 
+/// To whoever knows a log that is there no more.
+const ANOTHER: &str = "an older copy was written over the outbox file; reading it anew";
+
 /// Why a read failed, for people.
 pub(super) type ReadError = String;
-
-/// Which outbox this is: an operator can make a file a new incarnation at any time.
-#[derive(Clone, Debug)]
-pub(super) struct Identity {
-    pub(super) origin: Arc<str>,
-    pub(super) epoch: i64,
-}
-
-enum Message {
-    Read { after: Seq, fresh: bool, reply: oneshot::Sender<Result<Arc<Chunk>, ReadError>> },
-    Fetch { seqs: Vec<Seq>, reply: oneshot::Sender<Result<Vec<EventRef>, ReadError>> },
-    Head { reply: oneshot::Sender<Result<Seq, ReadError>> },
-    Sync { reply: oneshot::Sender<Result<(), ReadError>> },
-    Identity { reply: oneshot::Sender<Result<Identity, ReadError>> },
-    Stop,
-}
-
-/// How lanes ask the reader. Cheap to clone.
-#[derive(Clone)]
-pub(super) struct ReaderHandle {
-    messages: mpsc::Sender<Message>,
-    ring: Ring,
-    wishes: watch::Receiver<Vec<Wish>>,
-}
-
-impl ReaderHandle {
-    /// The log behind `after`, as soon as there is something. `fresh`: not from memory, when waiting for company.
-    pub(super) async fn read(&self, after: Seq, fresh: bool) -> Result<Arc<Chunk>, ReadError> {
-        self.ask(|reply| Message::Read { after, fresh, reply }).await
-    }
-
-    /// These rows, or the first few of them when they are large.
-    pub(super) async fn fetch(&self, seqs: Vec<Seq>) -> Result<Vec<EventRef>, ReadError> {
-        self.ask(|reply| Message::Fetch { seqs, reply }).await
-    }
-
-    /// The newest position.
-    pub(super) async fn head(&self) -> Result<Seq, ReadError> {
-        self.ask(|reply| Message::Head { reply }).await
-    }
-
-    /// Waits until an operator asks for a lane.
-    pub(super) async fn wanted(&self, destination: &str, lane: u32) {
-        let mut wishes = self.wishes.clone();
-        let ours = |wish: &Wish| *wish.destination == *destination && wish.lane == lane;
-        if wishes.wait_for(|wishes| wishes.iter().any(ours)).await.is_err() {
-            // The reader is gone, and with it everything else here.
-            std::future::pending::<()>().await;
-        }
-    }
-
-    /// Which outbox this is, as the file says now.
-    pub(super) async fn identity(&self) -> Result<Identity, ReadError> {
-        self.ask(|reply| Message::Identity { reply }).await
-    }
-
-    /// Makes what is committed in the file survive a power cut.
-    pub(super) async fn sync(&self) -> Result<(), ReadError> {
-        self.ask(|reply| Message::Sync { reply }).await
-    }
-
-    async fn ask<T>(
-        &self,
-        message: impl FnOnce(oneshot::Sender<Result<T, ReadError>>) -> Message,
-    ) -> Result<T, ReadError> {
-        let (reply, answer) = oneshot::channel();
-        let gone = || "the reader has stopped".to_owned();
-        self.messages.send(message(reply)).map_err(|_| gone())?;
-        self.ring.ring();
-        answer.await.map_err(|_| gone())?
-    }
-}
 
 /// The thread, and the way to end it.
 pub(super) struct Reader {
@@ -152,7 +87,7 @@ impl Reader {
         let (messages, inbox) = mpsc::channel();
         let (wishes, seen) = watch::channel(Vec::new());
         let (bell, alive) = wakes.bell(path);
-        let handle = ReaderHandle { messages, ring: bell.ring(), wishes: seen };
+        let handle = ReaderHandle { messages, ring: bell.ring(), wishes: seen, era: 0 };
         let worker = Worker {
             log,
             inbox,
@@ -170,6 +105,7 @@ impl Reader {
             wishes,
             wishes_version: None,
             look: None,
+            era: 0,
         };
         Ok((handle, worker))
     }
@@ -217,6 +153,8 @@ struct Worker {
     wishes_version: Option<i64>,
     /// The next look for a commit that was announced: when, and which of [`LOOK_AGAIN`].
     look: Option<(Instant, usize)>,
+    /// See [`Identity::era`].
+    era: u64,
 }
 
 impl Worker {
@@ -235,9 +173,13 @@ impl Worker {
                 }
             };
             match message {
-                Message::Read { after, fresh, reply } => self.read(after, fresh, reply),
-                Message::Fetch { seqs, reply } => {
-                    let _ = reply.send(self.fetch(&seqs));
+                Message::Read { era, reply, .. } if era != self.era => {
+                    let _ = reply.send(Err(ANOTHER.to_owned()));
+                }
+                Message::Read { after, fresh, reply, .. } => self.read(after, fresh, reply),
+                Message::Fetch { seqs, era, reply } => {
+                    let fetched = self.fetch(&seqs);
+                    let _ = reply.send(if era == self.era { fetched } else { Err(ANOTHER.to_owned()) });
                 }
                 Message::Head { reply } => {
                     let _ = reply.send(self.log.head().map_err(|error| explain(&error)));
@@ -248,7 +190,8 @@ impl Worker {
                     let _ = reply.send(self.log.make_durable().map_err(|error| explain(&error)));
                 }
                 Message::Identity { reply } => {
-                    let identity = || Ok(Identity { origin: self.log.origin()?.into(), epoch: self.log.epoch()? });
+                    let era = self.era;
+                    let identity = || Ok(Identity { origin: self.log.origin()?.into(), epoch: self.log.epoch()?, era });
                     let _ = reply.send(identity().map_err(|error: StoreError| explain(&error)));
                 }
                 Message::Stop => return,
@@ -292,7 +235,10 @@ impl Worker {
     fn read(&mut self, after: Seq, fresh: bool, reply: oneshot::Sender<Result<Arc<Chunk>, ReadError>>) {
         if !fresh && let Some(chunk) = self.cached(after) {
             self.ahead.asked(after);
-            self.hand_out(chunk, reply);
+            match self.log.recognise().map_err(|error| self.explained(&error)) {
+                Ok(()) => self.hand_out(chunk, reply),
+                Err(error) => drop(reply.send(Err(error))),
+            }
             return;
         }
         // Remembered before the log is read: a commit in between is noticed by the next look.
@@ -338,8 +284,8 @@ impl Worker {
     }
 
     fn read_log(&mut self, after: Seq) -> Result<Option<Arc<Chunk>>, ReadError> {
-        let chunk =
-            self.log.read_after(after, self.chunk_events, self.share.chunk_bytes()).map_err(|error| explain(&error))?;
+        let read = self.log.read_after(after, self.chunk_events, self.share.chunk_bytes());
+        let chunk = read.map_err(|error| self.explained(&error))?;
         let count = chunk.events().len();
         if count == 0 {
             return Ok(None);
@@ -384,10 +330,27 @@ impl Worker {
                 break;
             }
         }
+        self.log.recognise().map_err(|error| self.explained(&error))?;
         if self.durable_reads && !found.is_empty() {
             self.sync()?;
         }
         Ok(found)
+    }
+
+    /// The error for whoever asked. When the log is another one, all that is known of the former is forgotten, and so are
+    /// those who wait at a place in it: each lane begins anew with what the file says.
+    fn explained(&mut self, error: &StoreError) -> ReadError {
+        if matches!(error, StoreError::Restored { .. }) {
+            self.era += 1;
+            self.forget();
+            self.full = Seq::ZERO;
+            self.ahead = ReadAhead::default();
+            self.version = None;
+            for parked in std::mem::take(&mut self.parked) {
+                let _ = parked.reply.send(Err(ANOTHER.to_owned()));
+            }
+        }
+        explain(error)
     }
 
     /// Makes what was read durable.
@@ -459,8 +422,11 @@ impl Worker {
 
     fn answer_parked(&mut self) {
         // Where several lanes wait at the same place the first one's read serves all.
+        let era = self.era;
         for Parked { after, reply } in std::mem::take(&mut self.parked) {
-            if !reply.is_closed() {
+            if era != self.era {
+                let _ = reply.send(Err(ANOTHER.to_owned()));
+            } else if !reply.is_closed() {
                 self.read(after, false, reply);
             }
         }

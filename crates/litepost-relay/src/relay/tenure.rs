@@ -136,7 +136,7 @@ impl<'a> Tenure<'a> {
                 let factory = Arc::clone(&self.task.factory);
                 let mut context = self.task.context(self.lease, &self.identity, &self.standing, 0);
                 let (reader, writer, deadline) =
-                    (self.task.reader.clone(), self.task.writer.clone(), self.task.deadline);
+                    (self.task.reader.of(&self.identity), self.task.writer.clone(), self.task.deadline);
                 let fresh = std::mem::take(&mut self.fresh);
                 let open = async move {
                     if !fresh {
@@ -148,11 +148,11 @@ impl<'a> Tenure<'a> {
                 self.opening = Some(open.boxed());
             }
             Action::Read { after } => {
-                let (reader, pace) = (self.task.reader.clone(), self.task.pace);
+                let (reader, pace) = (self.task.reader.of(&self.identity), self.task.pace);
                 self.reading = Some(async move { pace::read(&reader, after, pace).await }.boxed());
             }
             Action::Fetch { seqs } => {
-                let reader = self.task.reader.clone();
+                let reader = self.task.reader.of(&self.identity);
                 self.fetching = Some(async move { reader.fetch(seqs).await }.boxed());
             }
             Action::Deliver(delivery) => {
@@ -161,7 +161,7 @@ impl<'a> Tenure<'a> {
                 let factory = Arc::clone(&self.task.factory);
                 let mut context = self.task.context(self.lease, &self.identity, &self.standing, delivery.slot);
                 let (reader, writer, deadline) =
-                    (self.task.reader.clone(), self.task.writer.clone(), self.task.deadline);
+                    (self.task.reader.of(&self.identity), self.task.writer.clone(), self.task.deadline);
                 let rate = self.task.rate.clone();
                 let deliver = async move {
                     if let Some(rate) = rate {

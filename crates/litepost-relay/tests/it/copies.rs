@@ -151,6 +151,54 @@ async fn a_running_relay_takes_up_the_new_incarnation() {
     desk.verify();
 }
 
+/// What `copied` holds is written over `over` by SQLite's own backup interface, whoever has it open.
+fn write_over(copied: &Path, over: &Path) {
+    let (from, mut to) = (Connection::open(copied).unwrap(), Connection::open(over).unwrap());
+    let backup = rusqlite::backup::Backup::new(&from, &mut to).unwrap();
+    backup.run_to_completion(1_000, std::time::Duration::from_millis(1), None).unwrap();
+}
+
+/// What is written afterwards takes positions that the relay has settled: it must not take them for what it knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_restored_in_place_under_a_running_relay_loses_nothing_that_is_written_afterwards() {
+    let mut desk = Desk::new();
+    desk.target();
+    desk.config("lease = \"1s\"", Some(""), Some(""));
+    let both = |desk: &mut Desk, id: i64| {
+        desk.event("orders", "k", &id.to_string());
+        insert(desk, &[id]);
+    };
+    let had = |desk: &Desk, ids: &[i64]| {
+        let payloads: Vec<_> = ids.iter().map(i64::to_string).collect();
+        let rows: Vec<_> = ids.iter().map(|&id| (id, 1)).collect();
+        desk.audit().iter().filter(|payload| payload.len() < 4).eq(&payloads) && desk.stock() == rows
+    };
+    both(&mut desk, 1);
+    let relay = desk.start();
+    desk.until("the first is delivered", |d| had(d, &[1])).await;
+    desk.until("and settled", |d| d.number("SELECT min(acked) FROM litepost_cursor") == 2).await;
+    write_over(&desk.path("shop.db"), &desk.path("kept.db"));
+    for id in 2..5 {
+        both(&mut desk, id);
+    }
+    desk.until("more is delivered", |d| had(d, &[1, 2, 3, 4])).await;
+    write_over(&desk.path("kept.db"), &desk.path("shop.db"));
+    for id in 5..10 {
+        both(&mut desk, id);
+    }
+    // The file keeps no ledger: it gets what is written from now on. The ledger tells the database, which gets nothing.
+    let audited = |desk: &Desk| desk.audit().iter().filter(|payload| payload.len() < 4).cloned().collect::<Vec<_>>();
+    desk.until("the file gets what is new", |d| audited(d) == ["1", "2", "3", "4", "5", "6", "7", "8", "9"]).await;
+    let told = "SELECT coalesce(state_error, '') FROM litepost_cursor WHERE destination = 'shop.copy'";
+    desk.until("the alarm", |d| d.text(told).contains("restored")).await;
+    assert_eq!(desk.stock().len(), 4, "nothing is applied before somebody says how to go on");
+    let path = desk.path("shop.db");
+    tokio::task::spawn_blocking(move || adopt(&path, false)).await.unwrap();
+    desk.until("the rest is applied", |d| d.stock().len() == 9).await;
+    relay.stop().await;
+    desk.verify();
+}
+
 #[test]
 fn a_file_that_ends_before_its_cursors_is_brought_back_to_its_end() {
     let mut desk = Desk::new();

@@ -9,21 +9,52 @@
 //!
 //! A relay that comes later is given a share: see [`LaneStore::ask_for_share`].
 //!
+//! The holder knows the pulse that it has shown last. Finds it another one under its token, an older copy was written over the
+//! file: the lane is not its own any more, and it takes it again with what the file says.
+//!
 //! No clock is ever written to be compared: an observer watches `(token, beat)` on its own monotonic clock, so a clock
 //! that is set changes nothing. A holder that was only slow finds its token gone at its next write and stops; until
 //! then two processes may believe they hold the lane, and the token decides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 
 use super::register::{must_be, split_of};
 use super::{Acquire, Beat, LaneStore, Lease, LeaseClaim, Split, Wish};
 use crate::clock;
 use crate::error::{Doing as _, StoreError};
 use crate::failpoint::{self, Point};
-use litepost_core::Millis;
+
+/// What this process has written last of the pulses of its lanes: the token, and the beat. Two beats when a commit failed and
+/// may have been made all the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shown(HashMap<(Arc<str>, u32), (i64, i64, i64)>);
+
+impl Shown {
+    /// The beats that the row of a lease may have.
+    pub(super) fn of(&self, lease: &Lease) -> (i64, i64) {
+        match self.0.get(&(Arc::clone(&lease.destination), lease.lane)) {
+            Some(&(token, from, to)) if token == lease.token => (from, to),
+            // Granted through another connection.
+            _ => (i64::MIN, i64::MAX),
+        }
+    }
+
+    /// The row has that beat.
+    pub(super) fn set(&mut self, lease: &Lease, beat: i64) {
+        self.0.insert((Arc::clone(&lease.destination), lease.lane), (lease.token, beat, beat));
+    }
+
+    /// The row has the beat that it had, or the one of `others`, which could not be committed for certain.
+    pub(super) fn doubt(&mut self, others: Self) {
+        for (lane, (token, _, to)) in others.0 {
+            let from = self.0.get(&lane).filter(|known| known.0 == token).map_or(i64::MIN, |known| known.1);
+            self.0.insert(lane, (token, from, to));
+        }
+    }
+}
 
 /// The row of a lane as far as leases are concerned. `owner` is `None` when it is free.
 struct Row {
@@ -77,14 +108,16 @@ impl LaneStore {
         failpoint::pass(Point::AcquireBeforeCommit, doing)?;
         tx.commit().doing(doing)?;
         failpoint::hit(Point::AcquireAfterCommit);
-        Ok(Acquire::Granted(Lease {
+        let lease = Lease {
             destination: destination.into(),
             lane,
             token,
             owner: Arc::from(claim.owner.as_str()),
             lease_ms: claim.lease_ms,
             taken_over: row.owner.is_some(),
-        }))
+        };
+        self.shown.set(&lease, row.beat + 1);
+        Ok(Acquire::Granted(lease))
     }
 
     /// Asks the relay that has most lanes of a destination for `lane`, when it is its turn to be given away so that all
@@ -125,27 +158,27 @@ impl LaneStore {
 
     /// Shows a pulse. False when the lease is gone.
     pub fn renew(&mut self, lease: &Lease) -> Result<bool, StoreError> {
-        let now = clock::wall();
+        let shown = self.shown.of(lease);
         self.on_lease(
             [Point::RenewBeforeCommit, Point::RenewAfterCommit],
             "renewing a lease",
             "UPDATE main.litepost_cursor SET beat = beat + 1, renewed_at = ?5 \
-             WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4",
+             WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4 AND beat BETWEEN ?6 AND ?7 RETURNING beat",
             lease,
-            now,
+            shown,
         )
     }
 
     /// Gives the lane back, so that another process need not wait. False when the lease was gone.
     pub fn release(&mut self, lease: &Lease) -> Result<bool, StoreError> {
-        let now = clock::wall();
+        // Whatever pulse it has: what is ours by its token is nobody's afterwards.
         self.on_lease(
             [Point::ReleaseBeforeCommit, Point::ReleaseAfterCommit],
             "releasing a lease",
             "UPDATE main.litepost_cursor SET owner = NULL, holder = NULL, beat = beat + 1, renewed_at = ?5 \
-             WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4",
+             WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4 AND beat BETWEEN ?6 AND ?7 RETURNING beat",
             lease,
-            now,
+            (i64::MIN, i64::MAX),
         )
     }
 
@@ -155,18 +188,26 @@ impl LaneStore {
         doing: &'static str,
         sql: &str,
         lease: &Lease,
-        now: Millis,
+        shown: (i64, i64),
     ) -> Result<bool, StoreError> {
+        let now = clock::wall();
+        let mut after_this = self.shown.clone();
         // A transaction of its own that begins IMMEDIATE: a bare UPDATE would read first and could fail for it.
         let tx = self.write(doing)?;
-        let changed = tx
-            .prepare_cached(sql)
-            .and_then(|mut s| s.execute(params![&*lease.destination, lease.lane, lease.token, &*lease.owner, now.0]))
-            .doing(doing)?;
+        let whose = params![&*lease.destination, lease.lane, lease.token, &*lease.owner, now.0, shown.0, shown.1];
+        let beat: Option<i64> =
+            tx.prepare_cached(sql).and_then(|mut s| s.query_row(whose, |row| row.get(0)).optional()).doing(doing)?;
+        if let Some(beat) = beat {
+            after_this.set(lease, beat);
+        }
         failpoint::pass(before, doing)?;
-        tx.commit().doing(doing)?;
+        if let Err(error) = tx.commit().doing(doing) {
+            self.shown.doubt(after_this);
+            return Err(error);
+        }
+        self.shown = after_this;
         failpoint::hit(after);
-        Ok(changed == 1)
+        Ok(beat.is_some())
     }
 }
 

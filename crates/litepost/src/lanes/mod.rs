@@ -176,6 +176,8 @@ pub struct LaneStore {
     busy_timeout_ms: u32,
     /// How each destination is split, as far as this process knows.
     registered: HashMap<Box<str>, Split>,
+    /// The pulses of the lanes that were granted here.
+    shown: lease::Shown,
     pace: pace::Pace,
     /// Whether the WAL is moved by [`LaneStore::checkpoint`] alone.
     moves_wal: bool,
@@ -207,6 +209,7 @@ impl LaneStore {
             durable: Durable::default(),
             busy_timeout_ms,
             registered: HashMap::new(),
+            shown: lease::Shown::default(),
             pace: pace::Pace::default(),
             moves_wal: false,
         })

@@ -8,6 +8,7 @@ use litepost_core::pipeline::{BlockedLine, DeadLetter, Settlement};
 use litepost_core::{DeadReason, Line, Millis, Seq};
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
+use super::lease::Shown;
 use super::{LaneStore, Lease, tally};
 use crate::error::{Doing as _, StoreError};
 use crate::failpoint::{self, Point};
@@ -37,13 +38,18 @@ impl LaneStore {
         if items.is_empty() {
             return Ok(Vec::new());
         }
+        let mut shown = self.shown.clone();
         let tx = self.write(DOING)?;
         let mut settled = Vec::with_capacity(items.len());
         for (lease, settlement) in items {
-            settled.push(settle_one(&tx, lease, settlement, now_wall)?);
+            settled.push(settle_one(&tx, lease, settlement, now_wall, &mut shown)?);
         }
         failpoint::pass(Point::SettleBeforeCommit, DOING)?;
-        tx.commit().doing(DOING)?;
+        if let Err(error) = tx.commit().doing(DOING) {
+            self.shown.doubt(shown);
+            return Err(error);
+        }
+        self.shown = shown;
         let durable =
             |(item, outcome): (&(&Lease, &Settlement), &Settled)| item.1.durable && *outcome == Settled::Committed;
         let must_sync = items.iter().zip(&settled).any(durable);
@@ -84,8 +90,9 @@ fn settle_one(
     lease: &Lease,
     settlement: &Settlement,
     now: Millis,
+    shown: &mut Shown,
 ) -> Result<Settled, StoreError> {
-    if !move_cursor(tx, lease, settlement, now)? {
+    if !move_cursor(tx, lease, settlement, now, shown)? {
         return Ok(Settled::LeaseLost);
     }
     for (line, waits) in &settlement.blocked {
@@ -111,18 +118,26 @@ fn settle_one(
     Ok(Settled::Committed)
 }
 
-/// The compare-and-set that everything else hangs on.
-fn move_cursor(tx: &Transaction<'_>, lease: &Lease, settlement: &Settlement, now: Millis) -> Result<bool, StoreError> {
+/// The compare-and-set that everything else hangs on. It shows a pulse as well.
+fn move_cursor(
+    tx: &Transaction<'_>,
+    lease: &Lease,
+    settlement: &Settlement,
+    now: Millis,
+    shown: &mut Shown,
+) -> Result<bool, StoreError> {
     let added = &settlement.added;
-    let changed = tx
+    let (from, to) = shown.of(lease);
+    let beat: Option<i64> = tx
         .prepare_cached(
             "UPDATE main.litepost_cursor SET acked = ?5, acked_above = ?6, delivered = delivered + ?7, dead = dead + ?8, \
              expired = expired + ?9, skipped = skipped + ?10, unrouted = unrouted + ?11, updated_at = ?12, \
-             reached = max(reached, ?13) \
-             WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4 AND acked <= ?5",
+             reached = max(reached, ?13), beat = beat + 1 \
+             WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4 AND acked <= ?5 AND beat BETWEEN ?14 AND ?15 \
+             RETURNING beat",
         )
         .and_then(|mut s| {
-            s.execute(params![
+            let values = params![
                 &*lease.destination,
                 lease.lane,
                 lease.token,
@@ -136,20 +151,26 @@ fn move_cursor(tx: &Transaction<'_>, lease: &Lease, settlement: &Settlement, now
                 added.unrouted,
                 now.0,
                 settlement.reached.0,
-            ])
+                from,
+                to,
+            ];
+            s.query_row(values, |row| row.get(0)).optional()
         })
         .doing(DOING)?;
-    if changed == 1 {
+    if let Some(beat) = beat {
+        shown.set(lease, beat);
         return Ok(true);
     }
-    // Either the lease is gone, which happens, or the cursor stands further on, which must not.
+    // Either the lease is gone, which happens (with another pulse: an older copy was written over the file), or the cursor
+    // stands further on, which must not.
     let found: Option<i64> = tx
         .prepare_cached(
-            "SELECT acked FROM main.litepost_cursor WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4",
+            "SELECT acked FROM main.litepost_cursor WHERE destination = ?1 AND lane = ?2 AND token = ?3 AND owner = ?4 \
+             AND beat BETWEEN ?5 AND ?6",
         )
         .and_then(|mut s| {
-            s.query_row(params![&*lease.destination, lease.lane, lease.token, &*lease.owner], |row| row.get(0))
-                .optional()
+            let whose = params![&*lease.destination, lease.lane, lease.token, &*lease.owner, from, to];
+            s.query_row(whose, |row| row.get(0)).optional()
         })
         .doing(DOING)?;
     match found {

@@ -58,6 +58,33 @@ fn a_lease_passes_on_only_when_its_pulse_stood_still() {
     assert_eq!(granted(a.acquire(D, 0, &claim("a"), None).unwrap()).token, 3);
 }
 
+/// Its owner and its token are in the older copy as well: the pulse is not.
+#[test]
+fn a_lease_is_gone_when_an_older_copy_is_written_over_the_file() {
+    let file = file();
+    fill(&file.path, 30);
+    let mut store = store(&file);
+    let lease = granted(store.acquire(D, 0, &claim("a"), None).unwrap());
+    assert_eq!(store.settle(&[(&lease, &acked(10))], Millis(9)).unwrap(), [Settled::Committed]);
+    let mut kept = rusqlite::Connection::open_in_memory().unwrap();
+    let run = |from: &rusqlite::Connection, to: &mut rusqlite::Connection| {
+        rusqlite::backup::Backup::new(from, to).unwrap().step(-1).unwrap();
+    };
+    run(&open(&file.path), &mut kept);
+    assert_eq!(
+        store.settle(&[(&lease, &acked(11)), (&lease, &acked(12))], Millis(9)).unwrap(),
+        [Settled::Committed; 2]
+    );
+    assert!(store.renew(&lease).unwrap());
+    run(&kept, &mut open(&file.path));
+    assert_eq!(store.settle(&[(&lease, &acked(20))], Millis(9)).unwrap(), [Settled::LeaseLost]);
+    assert!(!store.renew(&lease).unwrap());
+    assert_eq!(store.load(D, 0).unwrap().0.acked, Seq(10), "the cursor is the older copy's");
+    assert!(store.release(&lease).unwrap(), "the lane is free for whoever reads the file anew");
+    let again = granted(store.acquire(D, 0, &claim("a"), None).unwrap());
+    assert_eq!(store.settle(&[(&again, &acked(11))], Millis(9)).unwrap(), [Settled::Committed]);
+}
+
 #[test]
 fn of_two_that_take_over_at_once_one_wins() {
     let file = file();
