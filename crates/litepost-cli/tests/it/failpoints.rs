@@ -4,7 +4,10 @@
 //! Built with the feature `failpoints`. The list of points is the library's own: one without a run here fails.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use litepost::failpoint::Point;
@@ -180,6 +183,35 @@ impl Shop {
     }
 }
 
+/// The application writes a thousand pages of its own, again and again, and leaves the WAL to the relay.
+struct Application(Option<std::thread::JoinHandle<()>>, Arc<AtomicBool>);
+
+impl Application {
+    fn start(database: PathBuf) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let write = move || {
+            let app = Connection::open(database).unwrap();
+            app.pragma_update(None, "wal_autocheckpoint", 0).unwrap();
+            app.execute_batch("CREATE TABLE pages (id INTEGER PRIMARY KEY, page BLOB)").unwrap();
+            while !stopped.load(Ordering::Relaxed) {
+                app.execute("INSERT OR REPLACE INTO pages VALUES (1, randomblob(4096000))", []).unwrap();
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        };
+        Self(Some(std::thread::spawn(write)), stop)
+    }
+}
+
+impl Drop for Application {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.0.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
 /// Ends there, at the first and at a later time; and fails there once, and waits there.
 fn break_everywhere(scene: Scene, shop: impl Fn() -> Shop) {
     let arguments: &[&str] = if scene == Scene::Daemon { &["run"] } else { &["run", "--until-idle"] };
@@ -188,7 +220,11 @@ fn break_everywhere(scene: Scene, shop: impl Fn() -> Shop) {
         let once = matches!(point, Point::PruneBeforeCommit | Point::PruneAfterCommit);
         for deed in if once { &["=abort"][..] } else { &["=abort", ":2=abort"] } {
             let shop = shop();
+            // A short WAL is left as it is.
+            let writes = matches!(point, Point::CheckpointBefore | Point::CheckpointAfter);
+            let application = writes.then(|| Application::start(shop.place.path("shop.db")));
             must_abort(point, ends_by_itself(armed(shop.place.command(arguments), point, deed)));
+            drop(application);
             shop.drain(point);
             shop.must_be_whole(point, deed);
         }

@@ -195,11 +195,14 @@ impl Pipeline {
     /// Whether everything read so far is settled and saved, or waits in a blocked line.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.opening == Opening::Done
-            && self.quiet()
-            && self.rebuilt
-            && self.unsaved.is_empty()
-            && self.saving.is_none()
+        self.is_decided() && self.unsaved.is_empty() && self.saving.is_none()
+    }
+
+    /// Whether everything read so far is settled, saved or not, or waits in a blocked line: after [`Pipeline::shutdown`]
+    /// nothing is left but to save it.
+    #[must_use]
+    pub fn is_decided(&self) -> bool {
+        self.opening == Opening::Done && self.quiet() && self.rebuilt
     }
 
     /// The last position read from the log.

@@ -11,7 +11,7 @@ use crate::{DeadReason, Line, Millis, Now, Seq};
 
 /// With nothing left to do the cursor is saved this soon. Not at once: at a thousand events a second each would
 /// find the lane idle, and a write per event is what producers would feel.
-const SAVE_IDLE_MS: i64 = 5;
+const SAVE_IDLE_MS: i64 = 25;
 
 /// A line that is being released may send at least this many of its events at a time, however many lines are due.
 const RELEASE_AT_ONCE: usize = 64;

@@ -71,7 +71,7 @@ impl Default for PipelineConfig {
             window_bytes: 16 << 20,
             ranges_max: 512,
             watermark: false,
-            save_after_ms: 50,
+            save_after_ms: 200,
             save_after_events: 500,
         }
     }

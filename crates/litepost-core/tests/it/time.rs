@@ -347,3 +347,24 @@ fn a_ledger_is_asked_about_an_expired_event_of_a_blocked_line() {
         assert!(bench.asked > 1 && bench.state.blocked.is_empty());
     }
 }
+
+#[test]
+fn the_cursor_is_saved_when_it_is_quiet_and_five_times_a_second_while_it_is_not() {
+    let mut bench = Bench::new(PipelineConfig::default(), Vec::new());
+    let mut saved = Vec::new();
+    for at in (0..=400).step_by(10) {
+        bench.write("a");
+        bench.run(at, |_, _| Outcome::Delivered);
+        if saved.last() != Some(&bench.state.acked.0) {
+            saved.push(bench.state.acked.0);
+        }
+    }
+    assert_eq!(saved, [0, 21, 41], "200 milliseconds after the first event that it covers");
+    bench.write("a");
+    bench.run(424, |_, _| Outcome::Delivered);
+    assert_eq!(bench.state.acked.0, 41);
+    assert!(bench.pipeline.is_decided() && !bench.pipeline.is_idle(), "delivered, and not saved");
+    bench.run(425, |_, _| Outcome::Delivered);
+    assert_eq!(bench.state.acked.0, 42, "25 milliseconds after the last one");
+    assert!(bench.pipeline.is_idle());
+}

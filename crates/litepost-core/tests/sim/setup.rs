@@ -37,7 +37,7 @@ pub(crate) fn config(chance: &mut Chance, with_ledger: bool) -> PipelineConfig {
         batch_events: *chance.pick(&[1, 2, 7, 100]),
         batch_bytes: *chance.pick(&[1, 1_000, 1 << 20]),
         window_bytes: *chance.pick(&[1, 2_000, 1 << 20]),
-        save_after_ms: *chance.pick(&[0, 5, 50]),
+        save_after_ms: *chance.pick(&[0, 5, 50, 200]),
         save_after_events: *chance.pick(&[1, 10, 500]),
     }
 }

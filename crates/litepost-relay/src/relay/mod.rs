@@ -28,6 +28,7 @@ mod source;
 mod tenure;
 pub mod trace;
 mod wake;
+mod wal;
 mod writer;
 
 use std::future::Future;

@@ -310,6 +310,8 @@ impl Source {
         // No delivery carries more than a second may: it would wait for longer than anybody expects.
         let a_second =
             destination.rate_limit.map_or(usize::MAX, |rate| usize::try_from(rate.max(1)).unwrap_or(usize::MAX));
+        // Events that are delivered and not saved count as waiting: they are to be a small part of what may wait.
+        let unsaved = self.config.max_pending.map_or(i64::MAX, |most| (most / 8).max(1));
         LaneTask {
             destination: Arc::clone(&destination.name),
             lane,
@@ -319,6 +321,7 @@ impl Source {
                 watermark,
                 batch_events: destination.pipeline.batch_events.min(a_second),
                 concurrency: if watermark { 1 } else { destination.pipeline.concurrency },
+                save_after_events: destination.pipeline.save_after_events.min(unsaved),
                 ..destination.pipeline.clone()
             },
             factory: Arc::clone(&destination.factory),

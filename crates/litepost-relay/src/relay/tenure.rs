@@ -303,13 +303,14 @@ impl<'a> Tenure<'a> {
 
     /// With `until_idle`: whether there is nothing more to do, or no use in waiting.
     async fn has_drained(&mut self) -> bool {
-        if matches!(self.pipeline.health(), Health::Stalled { .. }) && self.pipeline.is_idle() {
+        // What is not saved yet is saved by the stop that follows.
+        if matches!(self.pipeline.health(), Health::Stalled { .. }) && self.pipeline.is_decided() {
             return true;
         }
         if self.outages >= TRIES_WHEN_DRAINING {
             return true;
         }
-        if !self.pipeline.is_idle() {
+        if !self.pipeline.is_decided() {
             return false;
         }
         self.task.reader.head().await.is_ok_and(|head| head <= self.pipeline.read_position())

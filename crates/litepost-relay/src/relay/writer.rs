@@ -5,15 +5,13 @@
 //! database, so that producers need not. Invariant: a settlement is never dropped. A locked file, a full disk, a
 //! failing one: it is tried again, and said so, until it is written or the relay is told to stop.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use litepost::StoreError;
-use litepost::lanes::{
-    Acquire, Beat, CursorRow, LaneStore, Lease, LeaseClaim, Mode, Retention, Settled, Split, Start, Wish,
-};
+use litepost::lanes::{Acquire, Beat, CursorRow, LaneStore, Lease, LeaseClaim, Retention, Settled, Split, Start, Wish};
 use litepost::sqloutbox::Step;
 use litepost_core::Millis;
 use litepost_core::pipeline::{LaneState, Settlement};
@@ -22,16 +20,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::bridge::OldQueue;
 use super::reader::explain;
+use super::wal::Wal;
 use crate::clock;
 
-/// How often the WAL is moved into the database while it is written to.
-const CHECKPOINT_EVERY: Duration = Duration::from_millis(100);
+/// How often the WAL is looked at while it is written to.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How often an idle file is looked at.
 const IDLE_EVERY: Duration = Duration::from_secs(1);
-/// Beyond this size the WAL is shrunk at the next chance.
-const WAL_BYTES_MAX: u64 = 64 << 20;
-/// Time between two attempts to shrink it.
-const SHRINK_EVERY_MS: i64 = 1_000;
 /// Transactions of pruning in one round.
 const PRUNE_BATCHES: u32 = 20;
 /// Events that one round puts into a lane's receipts: as many as it may prune.
@@ -164,8 +159,6 @@ impl Writer {
         // A copy must not deliver what its original delivers; a restored file must not deliver twice by accident.
         store.claim_file(path)?;
         let (messages, inbox) = mpsc::channel();
-        let mut wal = path.as_os_str().to_owned();
-        wal.push("-wal");
         let worker = Worker {
             store,
             inbox,
@@ -174,12 +167,9 @@ impl Writer {
             cleanup_every,
             settled: 0,
             house_at: Millis(0),
+            house_rests_until: Millis(0),
             give_up,
-            wal: PathBuf::from(wal),
-            wal_seen: None,
-            wal_left: true,
-            shrink_at: Millis(0),
-            pinned: false,
+            wal: Wal::of(path),
         };
         let thread = std::thread::Builder::new().name("litepost-write".into()).spawn(move || worker.run());
         let thread =
@@ -217,24 +207,20 @@ struct Worker {
     /// Events settled since the last round.
     settled: i64,
     house_at: Millis,
+    /// Rounds follow one another no faster.
+    house_rests_until: Millis,
     give_up: CancellationToken,
-    wal: PathBuf,
-    /// The -wal's size and time of change when it was last moved.
-    wal_seen: Option<(u64, std::time::SystemTime)>,
-    /// Frames were left behind: a reader stood in the way.
-    wal_left: bool,
-    shrink_at: Millis,
-    pinned: bool,
+    wal: Wal,
 }
 
 impl Worker {
     fn run(mut self) {
-        let mut pause = CHECKPOINT_EVERY;
+        let mut pause = LOOK_EVERY;
         let mut upkeep_at = clock::mono();
         loop {
             let now = clock::mono();
             if now >= upkeep_at {
-                pause = if self.upkeep() { CHECKPOINT_EVERY } else { IDLE_EVERY };
+                pause = if self.upkeep() { LOOK_EVERY } else { IDLE_EVERY };
                 upkeep_at = clock::mono().plus(i64::try_from(pause.as_millis()).unwrap_or(1_000));
             }
             let wait = u64::try_from(upkeep_at.since(clock::mono())).unwrap_or(0);
@@ -246,6 +232,10 @@ impl Worker {
                     }
                     if self.settle(Pending { lease, settlement, reply }) {
                         return self.last_rounds();
+                    }
+                    // Whoever writes waits for both in one go.
+                    if self.house_is_due() && clock::mono() >= self.house_rests_until {
+                        upkeep_at = clock::mono();
                     }
                 }
                 Ok(other) => self.answer(other),
@@ -345,21 +335,23 @@ impl Worker {
     }
 
     /// Keeps house and moves the WAL. True when there was something to do.
-    ///
-    /// In this order: whoever writes first after the WAL was moved as a whole begins it anew, and syncs it while it holds the
-    /// write lock. That is not to be a transaction of ours as a rule, which a producer would have to wait for.
     fn upkeep(&mut self) -> bool {
         let more = self.keep_house_if_due();
-        self.checkpoint() || more
+        self.wal.look(&mut self.store) || more
+    }
+
+    fn house_is_due(&self) -> bool {
+        self.settled >= self.cleanup_every || clock::mono() >= self.house_at
     }
 
     fn keep_house_if_due(&mut self) -> bool {
-        let now = clock::mono();
-        if self.settled < self.cleanup_every && now < self.house_at {
+        if !self.house_is_due() {
             return false;
         }
+        let now = clock::mono();
         let settled = std::mem::take(&mut self.settled);
         let more = self.keep_house();
+        self.house_rests_until = clock::mono().plus(i64::try_from(LOOK_EVERY.as_millis()).unwrap_or(100));
         self.house_at = match (more, settled) {
             (true, _) => now,
             (false, 0) => now.plus(KEEP_HOUSE_IDLE_EVERY_MS),
@@ -387,39 +379,6 @@ impl Worker {
     fn last_rounds(&mut self) {
         let until = clock::mono().plus(LAST_ROUNDS_MS);
         while self.keep_house() && clock::mono() < until {}
-    }
-
-    fn checkpoint(&mut self) -> bool {
-        // A look at the file's metadata opens nothing.
-        let Ok(metadata) = std::fs::metadata(&self.wal) else { return false };
-        let Ok(changed) = metadata.modified() else { return false };
-        let seen = Some((metadata.len(), changed));
-        if metadata.len() == 0 || (self.wal_seen == seen && !self.wal_left) {
-            return false;
-        }
-        self.wal_seen = seen;
-        let now = clock::mono();
-        let shrink = metadata.len() > WAL_BYTES_MAX && now >= self.shrink_at;
-        let mode = if shrink { Mode::Truncate } else { Mode::Passive };
-        if shrink {
-            self.shrink_at = now.plus(SHRINK_EVERY_MS);
-        }
-        match self.store.checkpoint(mode) {
-            Ok(result) => {
-                self.wal_left = result.moved < result.wal_frames;
-                let pinned = shrink && result.busy;
-                if pinned && !self.pinned {
-                    let megabytes = metadata.len() >> 20;
-                    tracing::warn!(
-                        megabytes,
-                        "the -wal cannot shrink: a long transaction in another connection pins it"
-                    );
-                }
-                self.pinned = pinned;
-            }
-            Err(error) => tracing::debug!(error = %explain(&error), "checkpoint failed"),
-        }
-        true
     }
 
     fn prune(&mut self) -> bool {

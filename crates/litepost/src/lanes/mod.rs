@@ -11,6 +11,7 @@ mod prune;
 mod receipts;
 mod register;
 mod settle;
+mod sweep;
 pub(crate) mod tally;
 mod vacuum;
 
@@ -168,7 +169,10 @@ pub struct CursorRow {
     pub updated_at: Millis,
 }
 
-/// The relay's one writing connection to a file.
+/// What SQLite keeps of a file in memory unless told otherwise, KiB.
+const PAGES_KIB: usize = 2_000;
+
+/// The relay's one writer to a file.
 #[derive(Debug)]
 pub struct LaneStore {
     connection: Connection,
@@ -179,6 +183,9 @@ pub struct LaneStore {
     /// The pulses of the lanes that were granted here.
     shown: lease::Shown,
     pace: pace::Pace,
+    /// Made when something is pruned for the first time.
+    sweeper: Option<sweep::Sweeper>,
+    pages_kib: usize,
     /// Whether the WAL is moved by [`LaneStore::checkpoint`] alone.
     moves_wal: bool,
 }
@@ -190,7 +197,8 @@ impl LaneStore {
     }
 
     /// How much of the file this connection keeps in memory, KiB; SQLite's own default is 2,000.
-    pub fn keep_pages(&self, kib: usize) -> Result<(), StoreError> {
+    pub fn keep_pages(&mut self, kib: usize) -> Result<(), StoreError> {
+        self.pages_kib = kib;
         connection::keep_pages(&self.connection, kib)
     }
 
@@ -211,6 +219,8 @@ impl LaneStore {
             registered: HashMap::new(),
             shown: lease::Shown::default(),
             pace: pace::Pace::default(),
+            sweeper: None,
+            pages_kib: PAGES_KIB,
             moves_wal: false,
         })
     }

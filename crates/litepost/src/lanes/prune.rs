@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use litepost_core::Millis;
-use rusqlite::{OptionalExtension as _, Transaction, params};
+use rusqlite::{OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
 
 use super::pace::ROWS_MAX;
-use super::{LaneStore, tally};
+use super::{LaneStore, sweep, tally};
 use crate::clock;
 use crate::connection::set_patience;
 use crate::error::{Doing as _, StoreError};
@@ -84,15 +84,20 @@ impl LaneStore {
         let doing = "pruning the log";
         // Rows never change, so they are looked through outside the write lock: once read, they are in memory, too. Most
         // calls find nothing to do, and end here.
-        let snapshot = self.connection.unchecked_transaction().doing(doing)?;
+        let (connection, version) = self.sweeper()?;
+        let snapshot = connection.unchecked_transaction().doing(doing)?;
         let Some((found_first, found_last)) = prunable(&snapshot, keep, now_wall, limit.min(ROWS_MAX))? else {
             return Ok(Pruned::default());
         };
         let topics = tally::topics_up_to(&snapshot, found_last)?;
         snapshot.commit().doing(doing)?;
         // What the guards allow may have changed meanwhile: a destination was rewound, a line blocked.
-        let tx = self.write(doing)?;
+        let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing)?;
         let locked = clock::mono();
+        // Somebody has just given the log a trigger: the next call looks whose it is.
+        if sweep::schema_version(&tx)? != version {
+            return Ok(Pruned::default());
+        }
         let Some((first, bound)) = allowed(&tx, keep)? else { return Ok(Pruned::default()) };
         let last = found_last.min(bound);
         if last < first {
@@ -105,6 +110,10 @@ impl LaneStore {
             .prepare_cached("DELETE FROM main.litepost_outbox WHERE seq <= ?1")
             .and_then(|mut s| s.execute([last]))
             .doing(doing)?;
+        let counted: i64 = topics.iter().map(|(_, events)| events).sum();
+        if i64::try_from(deleted) != Ok(counted) {
+            return Err(StoreError::BadState { table: "litepost_outbox", column: "seq" });
+        }
         // What was to be skipped and turned out to be settled.
         tx.prepare_cached("DELETE FROM main.litepost_skip WHERE seq <= ?1")
             .and_then(|mut s| s.execute([last]))
@@ -116,12 +125,48 @@ impl LaneStore {
         Ok(Pruned { rows: u32::try_from(deleted).unwrap_or(u32::MAX), held })
     }
 
+    /// How long the WAL is, and how much of it is in the database already. Moves nothing, where SQLite is 3.51 or newer; an
+    /// older one takes the question for [`Mode::Passive`].
+    pub fn wal(&mut self) -> Result<CheckpointResult, StoreError> {
+        let asked = self.connection.query_row("PRAGMA main.wal_checkpoint(NOOP)", [], CheckpointResult::of);
+        match asked.doing("looking at the WAL") {
+            Err(StoreError::Busy { .. }) => Ok(CheckpointResult::BUSY),
+            other => other,
+        }
+    }
+
+    /// Writes a first frame into a WAL that was moved as a whole. Whoever does that begins the WAL anew, and syncs it while
+    /// it holds the write lock: no producer is to pay for what only the relay wanted. Does nothing, and waits for nobody,
+    /// when another connection is writing.
+    pub fn begin_wal_anew(&mut self) -> Result<(), StoreError> {
+        let doing = "beginning the WAL anew";
+        self.connection.busy_handler(None::<fn(i32) -> bool>).doing(doing)?;
+        let begun =
+            self.connection.transaction_with_behavior(TransactionBehavior::Immediate).doing(doing).and_then(|tx| {
+                tx.prepare_cached(
+                    "INSERT INTO main.litepost_meta (name, value) VALUES ('wal_begun', '1') \
+                 ON CONFLICT (name) DO UPDATE SET value = value + 1",
+                )
+                .and_then(|mut s| s.execute([]))
+                .doing(doing)?;
+                tx.commit().doing(doing)
+            });
+        set_patience(&mut self.connection, self.busy_timeout_ms).doing(doing)?;
+        match begun {
+            Err(StoreError::Busy { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
     /// Moves the WAL into the database. Does nothing in rollback mode. Whoever has called this once goes on calling it:
     /// from then on no commit of this connection does it by the way, and takes as long as that.
     pub fn checkpoint(&mut self, mode: Mode) -> Result<CheckpointResult, StoreError> {
         let doing = "checkpointing";
         if !self.moves_wal {
-            self.connection.pragma_update(None, "wal_autocheckpoint", 0).doing(doing)?;
+            sweep::leave_wal(&self.connection)?;
+            if let Some(sweeper) = &self.sweeper {
+                sweep::leave_wal(sweeper.connection())?;
+            }
             self.moves_wal = true;
         }
         failpoint::pass(Point::CheckpointBefore, doing)?;
@@ -132,19 +177,25 @@ impl LaneStore {
         if let Some(ms) = patience {
             set_patience(&mut self.connection, ms.min(self.busy_timeout_ms)).doing(doing)?;
         }
-        let result = self.connection.query_row(sql, [], |row| {
-            let (busy, frames, moved): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            Ok(CheckpointResult { wal_frames: frames.max(0), moved: moved.max(0), busy: busy != 0 })
-        });
+        let result = self.connection.query_row(sql, [], CheckpointResult::of);
         if patience.is_some() {
             set_patience(&mut self.connection, self.busy_timeout_ms).doing(doing)?;
         }
         failpoint::pass(Point::CheckpointAfter, doing)?;
         match result.doing(doing) {
             // Another connection is checkpointing: the work is being done.
-            Err(StoreError::Busy { .. }) => Ok(CheckpointResult { wal_frames: 0, moved: 0, busy: true }),
+            Err(StoreError::Busy { .. }) => Ok(CheckpointResult::BUSY),
             other => other,
         }
+    }
+}
+
+impl CheckpointResult {
+    const BUSY: Self = Self { wal_frames: 0, moved: 0, busy: true };
+
+    fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let (busy, frames, moved): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(Self { wal_frames: frames.max(0), moved: moved.max(0), busy: busy != 0 })
     }
 }
 

@@ -9,6 +9,7 @@ mod dead;
 mod enqueue;
 mod group;
 mod guards;
+mod housekeeping;
 mod lanes;
 mod locate;
 mod log;
