@@ -15,6 +15,7 @@ use crate::{TortureError, clock};
 
 /// Starts `$@` behind the first argument (a folder), again for each line on stdin; stops it when stdin closes.
 const GUARD: &str = r#"folder=$1; shift
+trap : INT TERM HUP
 start() { "$@" >>"$folder/server.log" 2>&1 </dev/null & server=$!; echo "$server" >"$folder/server.pid"; }
 start "$@"
 while read -r line; do

@@ -182,6 +182,8 @@ async fn a_file_restored_in_place_under_a_running_relay_loses_nothing_that_is_wr
         both(&mut desk, id);
     }
     desk.until("more is delivered", |d| had(d, &[1, 2, 3, 4])).await;
+    // A pulse has been shown since the copy was made: by it the relay knows the file.
+    desk.until("and settled, too", |d| d.number("SELECT min(acked) FROM litepost_cursor") == 8).await;
     write_over(&desk.path("kept.db"), &desk.path("shop.db"));
     for id in 5..10 {
         both(&mut desk, id);
