@@ -86,8 +86,9 @@ def mariadb() -> Iterator[int]:
     user.write_text(
         "CREATE DATABASE test;\nGRANT ALL ON *.* TO 'test'@'127.0.0.1' IDENTIFIED BY 'test' WITH GRANT OPTION;\n"
     )
-    serve = [*su, server, "--no-defaults", data, tmp, f"--socket={home / 'sock'}", f"--port={port}", f"--init-file={user}"]
-    serve += ["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-flush-log-at-trx-commit=0"]
+    serve = [*su, server, "--no-defaults", data, tmp, f"--socket={home / 'sock'}", f"--port={port}"]
+    serve += [f"--init-file={user}", "--bind-address=127.0.0.1", "--skip-name-resolve"]
+    serve += ["--innodb-flush-log-at-trx-commit=0"]
     login = {"host": "127.0.0.1", "port": port, "user": "test", "password": "test", "database": "test"}
     with _running(serve, home, lambda: pymysql.connect(**login).close()):
         yield port
