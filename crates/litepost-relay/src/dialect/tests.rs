@@ -50,6 +50,19 @@ fn every_form_of_parameter_reaches_every_target() {
 }
 
 #[test]
+fn a_parameter_stays_one_whatever_it_stands_behind() {
+    let sql = "UPDATE t SET a = CASE WHEN b THEN? ELSE:x END WHERE $:y";
+    let (text, _) = ok(positional(sql, 3, Dialect::Postgres));
+    assert_eq!(text, "UPDATE t SET a = CASE WHEN b THEN $1 ELSE $2 END WHERE $ $3");
+    assert_eq!(ok(positional(sql, 3, MYSQL)).0, "UPDATE t SET a = CASE WHEN b THEN? ELSE? END WHERE $?");
+    // Found by libFuzzer: what followed was taken for a text that begins with `$$`.
+    super::fuzzing::feed(
+        "\u{3}WITH g AS (g AS ($E CLSET2, :ag$' --SELECT $1, :x, '$:ag$' -- it's\n) UPDATE [t] EST =\" 'a \" ?ETUGI NN*R",
+        3,
+    );
+}
+
+#[test]
 fn named_values_are_bound_by_name_and_never_by_position() {
     let sql = "INSERT INTO t (a, b, c) VALUES (:second, @first, $second)";
     assert_eq!(

@@ -77,7 +77,13 @@ fn render(tokens: &[Token<'_>], marks: &[Option<usize>], dialect: Dialect, rank:
     let mut out = String::with_capacity(tokens.iter().map(|t| t.text.len() + 1).sum());
     for (token, mark) in tokens.iter().zip(marks) {
         match mark {
-            Some(value) => push_parameter(&mut out, dialect, rank(*value)),
+            Some(value) => {
+                // `THEN?` would become a name, and `$` before it the beginning of a quoted text.
+                if dialect == Dialect::Postgres && out.ends_with(|c: char| c.is_alphanumeric() || "_$".contains(c)) {
+                    out.push(' ');
+                }
+                push_parameter(&mut out, dialect, rank(*value));
+            }
             None if token.kind == Kind::Semicolon => {}
             // `??` is how a `?` operator is written where `?` is a parameter (JDBC's way).
             None if dialect == Dialect::Postgres && token.text == "??" => out.push('?'),
