@@ -49,7 +49,9 @@ fn manifests() -> impl Iterator<Item = &'static str> {
 }
 
 fn format() -> Result<()> {
-    manifests().try_for_each(|manifest| sh(&mut cargo(&["fmt", "--all", "--check", "--manifest-path", manifest])))
+    manifests()
+        .chain(["fuzz/Cargo.toml"])
+        .try_for_each(|manifest| sh(&mut cargo(&["fmt", "--all", "--check", "--manifest-path", manifest])))
 }
 
 fn lints() -> Result<()> {
