@@ -21,7 +21,7 @@ pub use event::{Chunk, Event, EventRef, Payload};
 pub use filter::{HeaderFilter, TopicFilter, TopicPattern, TopicPatternError, is_for};
 pub use inline::InlineStr;
 pub use lanes::{Lane, Line, LineKind, Ordering, Split, line_hash};
-pub use outcome::{DeadReason, Outcome, Rejection, RetryHint, Unavailable, UnavailableKind};
+pub use outcome::{DeadReason, MESSAGE_CHARS_MAX, Outcome, Rejection, RetryHint, Unavailable, UnavailableKind};
 pub use pipeline::{Pipeline, PipelineConfig};
 pub use ranges::SeqRanges;
 pub use retry::{BreakerPolicy, RetryPolicy};

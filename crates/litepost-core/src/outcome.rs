@@ -17,6 +17,35 @@ pub enum Outcome {
     Deferred,
 }
 
+/// The most characters that are kept of what a destination says.
+pub const MESSAGE_CHARS_MAX: usize = 2_000;
+
+impl Outcome {
+    /// Shortens what the destination says to [`MESSAGE_CHARS_MAX`] characters: some repeat the value that they refuse, which
+    /// may be as large as a payload is, and what they say is kept with the event, logged and shown.
+    pub fn shorten(&mut self) {
+        match self {
+            Self::Delivered | Self::Deferred => {}
+            Self::Rejected(Rejection { code, message, .. }) => {
+                cut(code);
+                cut(message);
+            }
+            Self::Unavailable(trouble) => trouble.shorten(),
+        }
+    }
+}
+
+fn cut(text: &mut String) {
+    // (A character has a byte at least: most texts are not read for this.)
+    if text.len() > MESSAGE_CHARS_MAX
+        && let Some((end, _)) = text.char_indices().nth(MESSAGE_CHARS_MAX - 1)
+        && text[end..].chars().nth(1).is_some()
+    {
+        text.truncate(end);
+        text.push('\u{2026}');
+    }
+}
+
 /// Why a destination refused an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
@@ -88,6 +117,11 @@ impl Unavailable {
         Self { unsent: true, ..self }
     }
 
+    /// As [`Outcome::shorten`].
+    pub fn shorten(&mut self) {
+        cut(&mut self.message);
+    }
+
     /// Whether the destination may hold the event all the same: it has not said that it does not.
     #[must_use]
     pub fn may_have_arrived(&self) -> bool {
@@ -145,6 +179,27 @@ impl DeadReason {
             Self::Expired => "expired",
             Self::Malformed => "malformed",
             Self::Skipped => "skipped",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_destination_says_is_kept_up_to_a_length() {
+        let long = |chars: usize| "\u{e9}".repeat(chars);
+        for (chars, kept) in [(0, 0), (1_999, 1_999), (2_000, 2_000), (2_001, 2_000), (900_000, 2_000)] {
+            let mut rejected = Outcome::Rejected(Rejection::never(long(chars), long(chars)));
+            rejected.shorten();
+            let Outcome::Rejected(Rejection { code, message, retry, .. }) = &rejected else { unreachable!() };
+            assert_eq!((code.chars().count(), message.chars().count(), *retry), (kept, kept, RetryHint::Never));
+            assert_eq!(message.ends_with('\u{2026}'), chars > kept, "{chars}");
+            let mut away = Outcome::Unavailable(Unavailable::new(UnavailableKind::Server, long(chars)).unsent());
+            away.shorten();
+            let Outcome::Unavailable(trouble) = &away else { unreachable!() };
+            assert!(trouble.message.chars().count() == kept && trouble.unsent);
         }
     }
 }

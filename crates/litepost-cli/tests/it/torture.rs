@@ -55,8 +55,8 @@ fn a_database_that_is_there_is_reached_through_the_network_that_is_broken() {
     let server = Postgres::start();
     let place = Place::new();
     let lose =
-        r#"{"at_ms":500,"deed":"lose-replies","link":"postgres","ms":1000},{"at_ms":600,"deed":"kill-server","ms":1}"#;
-    place.write("plan.json", format!(r#"{{"seed":1,"producers":2,"relays":1,"ms":3000,"faults":[{lose}]}}"#));
+        r#"{"at_ms":500,"deed":"lose-replies","link":"postgres","ms":6500},{"at_ms":600,"deed":"kill-server","ms":1}"#;
+    place.write("plan.json", format!(r#"{{"seed":1,"producers":2,"relays":1,"ms":8000,"faults":[{lose}]}}"#));
     let (answer, told) = torture(&place, &["--plan", "plan.json", "--postgres", &server.url()]);
     assert_eq!(answer.code, 0, "{told:#}");
     assert!(told["network"]["commits_lost"].as_u64().unwrap() > 0, "{told:#}");

@@ -51,6 +51,10 @@ pub(super) const LOOK_AGAIN: [Duration; 6] = [
 /// How long a look is repeated at once before the thread sleeps again: a commit follows its first write within
 /// microseconds, and a processor that sleeps takes tens of them to wake.
 pub(super) const LOOK_ON: Duration = Duration::from_micros(60);
+/// After a commit that somebody waited for, no other is listened for during this time, and what comes meanwhile is read at
+/// once. Whoever commits seldom notices nothing; whoever commits more often than this would otherwise wake the relay with
+/// each commit, and have it beside himself at each.
+const CALM: Duration = Duration::from_millis(1);
 /// While every lane is at work on a backlog, operators' wishes are looked for this often, and not at each commit.
 const WISHES_EVERY: Duration = Duration::from_millis(250);
 
@@ -105,6 +109,7 @@ impl Reader {
             wishes,
             wishes_version: None,
             look: None,
+            calm_until: clock::instant(),
             era: 0,
         };
         Ok((handle, worker))
@@ -153,6 +158,8 @@ struct Worker {
     wishes_version: Option<i64>,
     /// The next look for a commit that was announced: when, and which of [`LOOK_AGAIN`].
     look: Option<(Instant, usize)>,
+    /// Until then writes wake nobody: see [`CALM`].
+    calm_until: Instant,
     /// See [`Identity::era`].
     era: u64,
 }
@@ -201,11 +208,18 @@ impl Worker {
 
     /// Nobody asks: waits until somebody does, or until there may be something to look for. While no lane has come to the
     /// end of the log, that can be an operator's wish only.
+    ///
+    /// Shortly after a commit that was waited for, it is for a question only.
     fn wait(&mut self) {
         if self.parked.is_empty() && self.look.is_none() {
             if self.bell.wait_for_ring(WISHES_EVERY) == Heard::Nothing {
                 self.look_for_wishes(self.log.data_version().ok());
             }
+            return;
+        }
+        let calm = self.calm_until.saturating_duration_since(clock::instant());
+        if self.look.is_none() && !calm.is_zero() {
+            self.bell.wait_for_ring(calm);
             return;
         }
         let pause = self.look.map_or(SAFETY_POLL, |(at, _)| at.saturating_duration_since(clock::instant()));
@@ -395,7 +409,11 @@ impl Worker {
         let version = self.log.data_version().ok();
         let committed = version.is_none() || version != self.version;
         if committed {
+            let waited = self.parked.len();
             self.answer_parked();
+            if self.parked.len() < waited {
+                self.calm_until = clock::instant() + CALM;
+            }
         }
         self.look_for_wishes(version);
         committed

@@ -74,7 +74,10 @@ async fn connect(
 pub(super) async fn open(factory: Arc<dyn SinkFactory>, context: SinkContext, deadline: Duration) -> Opened {
     match connect(None, factory.as_ref(), &context, deadline).await {
         Ok(sink) => Opened { applied: Ok(sink.applied()), connection: Some(sink) },
-        Err(trouble) => Opened { applied: Err(trouble), connection: None },
+        Err(mut trouble) => {
+            trouble.shorten();
+            Opened { applied: Err(trouble), connection: None }
+        }
     }
 }
 
@@ -87,7 +90,8 @@ pub(super) async fn deliver(
     deadline: Duration,
 ) -> Answer {
     let spans = trace::leaves(&context.destination, &delivery.events);
-    let answer = attempt(connection, factory, context, delivery, deadline).await;
+    let mut answer = attempt(connection, factory, context, delivery, deadline).await;
+    answer.outcomes.iter_mut().for_each(Outcome::shorten);
     spans.end(&answer.outcomes);
     answer
 }

@@ -41,7 +41,8 @@ pub fn templates(text: &str, key: &str, headers: &str) {
         let mut line = Vec::new();
         push_event(&mut line, &event, format, "0af3");
         assert!(!line.contains(&b'\n') && !line.contains(&b'\r'), "more than a line");
-        let value: Result<serde_json::Value, _> = serde_json::from_slice(&line);
+        // By its grammar: a number too large for a double is JSON, and is handed on digit for digit.
+        let value: Result<&serde_json::value::RawValue, _> = serde_json::from_slice(&line);
         assert!(value.is_ok(), "{value:?}: {}", String::from_utf8_lossy(&line));
     }
 }

@@ -60,6 +60,25 @@ async fn a_missing_table_holds_and_is_no_dead_letter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_repeats_all_that_it_was_given_does_not_fill_the_outbox() {
+    let mut desk = Desk::new();
+    desk.target();
+    desk.config("", None, Some("retry = { first = \"1ms\", cap = \"1ms\", max_attempts = 1 }"));
+    let name = "x".repeat(100_000);
+    desk.statement("missing", &format!("INSERT INTO {name} VALUES (?)"), &[1]);
+    desk.statement("wrong", &format!("INSERT INTO stock (a{name}) VALUES (?)"), &[1]);
+    let relay = desk.start();
+    desk.until("one waits", |d| d.number("SELECT count(*) FROM litepost_blocked") > 0).await;
+    desk.until("the other is told of, too", |d| {
+        let told = "SELECT error FROM litepost_blocked UNION ALL SELECT error FROM litepost_dead";
+        d.number(&format!("SELECT count(*) FROM ({told}) WHERE length(error) BETWEEN 100 AND 2000")) == 2
+    })
+    .await;
+    relay.stop().await;
+    desk.verify();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_outage_costs_no_event_an_attempt_and_stops_no_other_destination() {
     let mut desk = Desk::new();
     desk.config("", Some(""), Some("retry = { first = \"1ms\", cap = \"1ms\", max_attempts = 1 }"));

@@ -43,8 +43,9 @@ struct Keys {
     #[schemars(with = "Option<String>")]
     session_token: Option<SecretString>,
     /// What a message's body is. A body that AWS's text cannot carry (bytes, characters that XML does not have) is base64,
-    /// and the attribute `litepost-encoding` says so; that of an empty body is `empty`. `cloudevents_binary` has no binding
-    /// for AWS and is refused.
+    /// and the attribute `litepost-encoding` says so; that of an empty body is `empty`. With
+    /// `cloudevents_binary`, CloudEvents' attributes are the message's, named `ce-id`, `ce-source` and so on, their values as
+    /// they are: CloudEvents itself has no binding for AWS. Those that a CloudEvent must have come first among the ten.
     #[serde(default)]
     format: Body,
     /// Further attributes; their values are templates.
@@ -163,10 +164,6 @@ pub(super) fn read(settings: &SinkSettings, kind: &Kind) -> Result<Settings, Sin
         ("connect_timeout_ms", keys.connect_timeout_ms, None),
         ("timeout_ms", keys.timeout_ms, None),
     ])?;
-    if keys.format == Body::CloudeventsBinary {
-        let message = "CloudEvents has no binding for AWS, so attributes have no place; use \"cloudevents\"";
-        return Err(error("format", message.into()));
-    }
     let environment = || ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(|name| std::env::var(name).ok());
     let plain = |region: &&str| region.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     let told = (kind.region)(&target).filter(plain).map(str::to_owned);

@@ -38,8 +38,8 @@ impl Entry {
     /// The entry for this event, or why there can be none.
     pub(super) fn new(mapping: &Mapping, event: &Event, fifo: bool, ordering: Ordering) -> Result<Self, Rejection> {
         let message = mapping.message(event)?;
-        let plain =
-            message.content_encoding.is_none() && (mapping.body != Body::Raw || event.payload.as_str().is_some());
+        let structured = matches!(mapping.body, Body::Json | Body::Cloudevents);
+        let plain = message.content_encoding.is_none() && (structured || event.payload.as_str().is_some());
         let (body, encoding) = text(&message.body, plain);
         let mut headers = message.headers;
         headers.push(("content-type".into(), message.content_type.into()));
@@ -50,7 +50,8 @@ impl Entry {
             headers.push((ENCODING.into(), encoding.into()));
         }
         let fifo = fifo.then(|| (group(event, ordering), name(&event.id)));
-        Ok(Self { body, attributes: attributes(headers), fifo })
+        let first = if mapping.body == Body::CloudeventsBinary { rank_in_cloudevents } else { rank };
+        Ok(Self { body, attributes: attributes(headers, first), fifo })
     }
 
     /// What it counts as towards the size of a request.
@@ -77,7 +78,7 @@ fn is_carried(c: char) -> bool {
 }
 
 /// The headers as attributes. What tells events apart and what filters ask for comes first; what is left stands in one more.
-fn attributes(mut headers: Vec<(Cow<'_, str>, Cow<'_, str>)>) -> Vec<(String, String)> {
+fn attributes(mut headers: Vec<(Cow<'_, str>, Cow<'_, str>)>, rank: fn(&str) -> u8) -> Vec<(String, String)> {
     headers.sort_by_key(|(name, _)| rank(name));
     let fits = headers.len() <= ATTRIBUTES_MAX && headers.iter().all(|(name, value)| is_attribute(name, value));
     let places = if fits { ATTRIBUTES_MAX } else { ATTRIBUTES_MAX - 1 };
@@ -102,6 +103,18 @@ fn rank(name: &str) -> u8 {
         "content-type" => 2,
         _ if name.starts_with("litepost-") => 2,
         _ => 1,
+    }
+}
+
+/// What makes a message a CloudEvent comes first, then what else is known of it.
+fn rank_in_cloudevents(name: &str) -> u8 {
+    match name {
+        "ce-specversion" | "ce-id" | "ce-source" | "ce-type" => 0,
+        // The attribute `datacontenttype`, and how to have the data back.
+        "content-type" | ENCODING | CONTENT_ENCODING | "litepost-id" => 0,
+        _ if name.starts_with("ce-") => 1,
+        _ if name.starts_with("litepost-") => 3,
+        _ => 2,
     }
 }
 
@@ -179,8 +192,12 @@ mod tests {
     use crate::sinks::message::HeaderTemplates;
 
     fn entry(event: &Event) -> Entry {
+        entry_as(Body::Raw, event)
+    }
+
+    fn entry_as(body: Body, event: &Event) -> Entry {
         let headers = HeaderTemplates::default();
-        let mapping = Mapping { body: Body::Raw, origin: "0af3".into(), headers, rules: &HEADERS, compression: None };
+        let mapping = Mapping { body, origin: "0af3".into(), headers, rules: &HEADERS, compression: None };
         Entry::new(&mapping, event, true, Ordering::Key).unwrap()
     }
 
@@ -232,6 +249,21 @@ mod tests {
             ("content-type", "text/plain; charset=utf-8"),
         ] {
             assert_eq!(further[name], value, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_cloudevent_must_have_is_among_the_ten_whatever_else_there_is() {
+        let headers = r#"{"traceparent":"00-ab","a":"1","b":"2","c":"3","d":"4","e":"5","f":"6"}"#;
+        let bytes = entry_as(Body::CloudeventsBinary, &event(Payload::Blob("abc".into()), headers));
+        assert_eq!((&*bytes.body, bytes.attributes.len()), ("YWJj", ATTRIBUTES_MAX));
+        let musts = ["ce-specversion", "ce-id", "ce-source", "ce-type", "content-type", ENCODING, "litepost-id"];
+        let further: serde_json::Value = serde_json::from_str(named(&bytes, FURTHER).unwrap()).unwrap();
+        for name in musts {
+            assert!(named(&bytes, name).is_some() && further[name].is_null(), "{name}: {:?}", bytes.attributes);
+        }
+        for name in ["ce-subject", "ce-topic", "ce-traceparent", "traceparent", "f"] {
+            assert!(named(&bytes, name).is_some() != further[name].is_string(), "{name}: {:?}", bytes.attributes);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::sinks::encode::{self, Format};
 
 /// The protocol's version.
 pub(super) const PROTOCOL: u32 = 1;
-/// So much of a wrong line is shown.
+/// So much of a wrong line is shown, and of what is wrong with it: either can be as long as the program likes.
 const SHOWN_CHARS: usize = 200;
 
 /// The first line.
@@ -65,8 +65,8 @@ struct Ready {
 
 /// Reads the answer to the first line; the error is the program's own, or what is wrong with its line.
 pub(super) fn ready(line: &[u8]) -> Result<(), String> {
-    let greeting: Greeting =
-        serde_json::from_slice(line).map_err(|error| format!("answered the hello with {}: {error}", shown(line)))?;
+    let greeting: Greeting = serde_json::from_slice(line)
+        .map_err(|error| format!("answered the hello with {}: {}", shown(line), cut(&error.to_string())))?;
     match greeting {
         Greeting { error: Some(error), .. } => Err(format!("cannot start: {error}")),
         Greeting { ready: Some(Ready { protocol: PROTOCOL }), .. } => Ok(()),
@@ -106,7 +106,7 @@ struct Said {
 /// Reads the answer to batch `number` of `count` events.
 pub(super) fn outcomes(line: &[u8], number: u64, count: usize) -> Result<Vec<Outcome>, String> {
     let answer: Answer = serde_json::from_slice(line)
-        .map_err(|error| format!("answered batch {number} with {}: {error}", shown(line)))?;
+        .map_err(|error| format!("answered batch {number} with {}: {}", shown(line), cut(&error.to_string())))?;
     if answer.batch != number {
         return Err(format!("answered batch {} instead of batch {number}", answer.batch));
     }
@@ -148,9 +148,16 @@ fn outcome(said: Said, at: usize, number: u64) -> Result<Outcome, String> {
 
 fn shown(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
-    let text = text.trim_end();
-    let short: String = text.chars().take(SHOWN_CHARS).collect();
-    if short.len() < text.len() { format!("{short:?}…") } else { format!("{short:?}") }
+    // (Escapes take up to ten times the room of what they stand for.)
+    cut(&format!("{:?}", text.trim_end()))
+}
+
+/// The beginning, with an ellipsis where something is left out.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// Whatever a program writes is one outcome per event, or an error that does not repeat all of it.
@@ -165,7 +172,11 @@ pub fn feed(line: &[u8], count: usize) {
         Ok(outcomes) => assert_eq!(outcomes.len(), count, "one per event"),
         Err(why) => short(&why),
     }
-    let _ = ready(line);
+    match ready(line) {
+        // What the program itself says of its start is shortened where it is kept.
+        Err(why) if !why.starts_with("cannot start: ") => short(&why),
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -192,6 +203,9 @@ mod tests {
             let error = read(line, 1).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
+        // Neither a field's name nor escapes make an error as long as the line.
+        feed(format!(r#"{{"batch":7,"outcomes":[{{"{}":true}}]}}"#, "x".repeat(5_000)).as_bytes(), 1);
+        feed("\u{7}".repeat(5_000).as_bytes(), 1);
         let away = read(r#"{"batch":7,"unavailable":"down","retry_after_ms":500}"#, 2).unwrap();
         assert!(
             matches!(&away[..], [Outcome::Unavailable(a), Outcome::Unavailable(_)] if a.retry_after_ms == Some(500))

@@ -30,7 +30,7 @@ pub(crate) async fn inspect<S: Session>(
 
 /// What is found.
 pub(crate) async fn findings(
-    target: &mut dyn Speak,
+    target: &mut impl Speak,
     context: &SinkContext,
     options: &Options,
 ) -> Result<Vec<Finding>, Unavailable> {
@@ -55,7 +55,7 @@ pub(crate) async fn findings(
 }
 
 async fn ledger_of(
-    target: &mut dyn Speak,
+    target: &mut impl Speak,
     context: &SinkContext,
     options: &Options,
     found: &mut Vec<Finding>,
@@ -98,7 +98,7 @@ async fn ledger_of(
 }
 
 /// A server that forgets what it has confirmed.
-async fn durability(target: &mut dyn Speak, found: &mut Vec<Finding>) -> Result<(), Unavailable> {
+async fn durability(target: &mut impl Speak, found: &mut Vec<Finding>) -> Result<(), Unavailable> {
     let (sql, weak, what, hint): (_, &[&str], _, _) = match target.dialect() {
         Dialect::Postgres => (
             "SELECT current_setting('fsync')",
@@ -125,7 +125,7 @@ async fn durability(target: &mut dyn Speak, found: &mut Vec<Finding>) -> Result<
 }
 
 async fn table_of(
-    target: &mut dyn Speak,
+    target: &mut impl Speak,
     table: &str,
     options: &Options,
     found: &mut Vec<Finding>,
@@ -160,7 +160,7 @@ async fn table_of(
 }
 
 /// Whether statements that name `table` find one.
-async fn exists(target: &mut dyn Speak, table: &str) -> Result<bool, Unavailable> {
+async fn exists(target: &mut impl Speak, table: &str) -> Result<bool, Unavailable> {
     let dialect = target.dialect();
     if dialect == Dialect::Sqlite {
         let sql = "SELECT 1 FROM sqlite_master WHERE type IN ('table', 'view') AND name = ?1 COLLATE NOCASE";

@@ -14,8 +14,8 @@ use super::session::{Fault, Session};
 use crate::dialect::{Arguments, Dialect, ORIGIN_COLUMN, SEQ_COLUMN, translate};
 use crate::sink::SinkContext;
 
-/// What preparing a table needs of a connection.
-pub(crate) trait Speak: Send {
+/// What preparing a table needs of a connection. (SQLite's is used on its own thread and need not be [`Send`].)
+pub(crate) trait Speak {
     /// How the target reads SQL.
     fn dialect(&self) -> Dialect;
     /// Runs a query; integers come back as integers, everything else as text.
@@ -72,7 +72,7 @@ impl Numbers {
     /// Sees to column, index and base of `table`. [`Fault::Rejected`] holds: something must be added to the target.
     pub(crate) async fn prepare(
         &mut self,
-        target: &mut dyn Speak,
+        target: &mut impl Speak,
         table: &str,
         auto_schema: bool,
     ) -> Result<(), Fault> {
@@ -86,7 +86,7 @@ impl Numbers {
     }
 
     /// sqloutbox's own index knows one outbox only: with two, the numbers of one are in the way of the other's.
-    async fn sole_owner(&self, target: &mut dyn Speak, names: &Names) -> Result<(), Fault> {
+    async fn sole_owner(&self, target: &mut impl Speak, names: &Names) -> Result<(), Fault> {
         let index = format!("idx_{}_outbox_seq", names.table);
         let there = target.ask(names.find_index(), &[Value::Text(index.clone())]).await?;
         if there.is_empty() {
@@ -105,7 +105,7 @@ impl Numbers {
         )))
     }
 
-    async fn base(&self, target: &mut dyn Speak, names: &Names, auto_schema: bool) -> Result<i64, Fault> {
+    async fn base(&self, target: &mut impl Speak, names: &Names, auto_schema: bool) -> Result<i64, Fault> {
         let (read, seed) = (names.read_base()?, names.seed()?);
         let who = [Value::Text(self.origin.clone()), Value::Text(names.table.clone())];
         let mut rows = match target.ask(&read, &who).await {
@@ -139,12 +139,12 @@ impl Numbers {
 }
 
 /// The columns of `table`; an error when it does not exist.
-pub(super) async fn columns(target: &mut dyn Speak, table: &str) -> Result<Vec<String>, Fault> {
+pub(super) async fn columns(target: &mut impl Speak, table: &str) -> Result<Vec<String>, Fault> {
     let names = Names::of(target.dialect(), table)?;
     Ok(find_columns(target, names).await?.1)
 }
 
-async fn find_columns(target: &mut dyn Speak, names: Names) -> Result<(Names, Vec<String>), Fault> {
+async fn find_columns(target: &mut impl Speak, names: Names) -> Result<(Names, Vec<String>), Fault> {
     let found = read_columns(target, &names).await?;
     if !found.is_empty() {
         return Ok((names, found));
@@ -162,7 +162,7 @@ async fn find_columns(target: &mut dyn Speak, names: Names) -> Result<(Names, Ve
 
 /// Adds what is missing, with consent.
 async fn complete(
-    target: &mut dyn Speak,
+    target: &mut impl Speak,
     names: &Names,
     mut columns: Vec<String>,
     auto_schema: bool,
@@ -197,7 +197,7 @@ async fn complete(
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS litepost_outbox_seq (origin TEXT NOT NULL, table_name TEXT NOT NULL, \
      base BIGINT NOT NULL, PRIMARY KEY (origin, table_name))";
 
-async fn read_columns(target: &mut dyn Speak, names: &Names) -> Result<Vec<String>, Fault> {
+async fn read_columns(target: &mut impl Speak, names: &Names) -> Result<Vec<String>, Fault> {
     let (sql, value) = match names.dialect {
         Dialect::Postgres => (
             "SELECT lower(attname::text) FROM pg_attribute

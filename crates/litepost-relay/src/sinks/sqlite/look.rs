@@ -31,10 +31,10 @@ pub(super) fn inspect(settings: &TargetSettings, context: &SinkContext) -> Resul
         Unavailable { message: format!("{shown}: {}", unavailable.message), ..unavailable }
     };
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut db = Connection::open_with_flags(&settings.path, flags).map_err(fail)?;
+    let db = Connection::open_with_flags(&settings.path, flags).map_err(fail)?;
     let mode: String = db.pragma_query_value(None, "journal_mode", |row| row.get(0)).map_err(fail)?;
     // Nothing here waits: the connection answers at once.
-    let looked = sql::findings(&mut Direct(&mut db), context, &settings.options).now_or_never();
+    let looked = sql::findings(&mut Direct(&db), context, &settings.options).now_or_never();
     let unfinished = || Unavailable::new(UnavailableKind::Server, "a query of SQLite's did not end");
     let mut found = looked.unwrap_or_else(|| Err(unfinished()))?;
     if mode == "off" || mode == "memory" {

@@ -10,6 +10,7 @@ mod guard;
 mod ledger;
 mod look;
 mod numbers;
+mod speaker;
 mod target;
 mod worker;
 

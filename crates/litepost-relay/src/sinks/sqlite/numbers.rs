@@ -16,10 +16,10 @@ use crate::dialect::Dialect;
 use crate::sinks::sql::{Fault, Numbers, Speak};
 
 /// A connection whose answers are there at once.
-pub(super) struct Direct<'a>(pub(super) &'a mut Connection);
+pub(super) struct Direct<'a>(pub(super) &'a Connection);
 
 impl Direct<'_> {
-    fn run(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Vec<Value>>, Fault> {
+    fn run(&self, sql: &str, values: &[Value]) -> Result<Vec<Vec<Value>>, Fault> {
         let run = || -> rusqlite::Result<Vec<Vec<Value>>> {
             let mut statement = self.0.prepare(sql)?;
             for (at, value) in values.iter().enumerate() {
@@ -65,12 +65,7 @@ impl Speak for Direct<'_> {
 }
 
 /// Makes `table` ready, unless it is.
-pub(super) fn prepare(
-    db: &mut Connection,
-    numbers: &mut Numbers,
-    table: &str,
-    auto_schema: bool,
-) -> Result<(), Trouble> {
+pub(super) fn prepare(db: &Connection, numbers: &mut Numbers, table: &str, auto_schema: bool) -> Result<(), Trouble> {
     if numbers.is_ready(table) {
         return Ok(());
     }

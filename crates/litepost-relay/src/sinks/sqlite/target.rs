@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use litepost::failpoint::{self, Point};
 use litepost_core::pipeline::DeliveryOrder;
-use litepost_core::statement::Args;
-use litepost_core::{Applied, EventRef, Line, Outcome, Rejection, Statement, Unavailable, UnavailableKind};
+use litepost_core::{Applied, EventRef, Line, Outcome, Rejection, Unavailable, UnavailableKind};
 use rusqlite::{Connection, InterruptHandle, OpenFlags};
 
 use super::errors::{self, Trouble};
 use super::guard::Guard;
-use super::{TargetSettings, bind, ledger as statements, numbers};
+use super::speaker::Speaker;
+use super::{TargetSettings, ledger as statements};
 use crate::clock;
 use crate::dialect::Dialect;
 use crate::sink::{LedgerOf, LedgerRow, SinkContext};
 use crate::sinks::ledger::{self, Ledger, Mark, State};
-use crate::sinks::sql::{Beginnings, Numbers, Options, Parsed, Planned, Planner};
+use crate::sinks::sql::{Beginnings, Numbers, Options, Parsed, Planner};
 
 /// An open target.
 pub(super) struct Target {
@@ -322,14 +322,16 @@ impl Target {
     ) -> Result<Run, Unavailable> {
         let mut outcomes = Vec::with_capacity(events.len());
         let mut stopped: HashSet<Line> = HashSet::new();
+        let Self { db, guard, planner, numbers, ledger, who, options, careful } = self;
+        let mut speaker = Speaker::new(db, guard, options, planner, numbers, *careful);
         for (at, (event, parsed)) in events.iter().zip(parsed).enumerate() {
             let in_order = order == DeliveryOrder::InOrder;
-            if !stopped.is_empty() && (in_order || stopped.contains(&Line::of(event, self.who.ordering))) {
+            if !stopped.is_empty() && (in_order || stopped.contains(&Line::of(event, who.ordering))) {
                 outcomes.push(Outcome::Deferred);
                 continue;
             }
-            if let Some(state) = &self.ledger
-                && state.applied(event, order, &self.who)?
+            if let Some(state) = ledger
+                && state.applied(event, order, who)?
             {
                 outcomes.push(Outcome::Delivered);
                 continue;
@@ -337,7 +339,7 @@ impl Target {
             let executed = match poison.get(&at) {
                 Some(rejection) => Err(Trouble::Rejected(rejection.clone())),
                 None => {
-                    parsed.of(event).map_err(Trouble::Rejected).and_then(|statement| self.execute(event, statement))
+                    parsed.of(event).map_err(Trouble::Rejected).and_then(|statement| speaker.execute(event, statement))
                 }
             };
             match executed {
@@ -345,17 +347,17 @@ impl Target {
                     applied.push(event);
                     outcomes.push(Outcome::Delivered);
                 }
-                Err(Trouble::Rejected(rejection)) if self.db.is_autocommit() => {
+                Err(Trouble::Rejected(rejection)) if db.is_autocommit() => {
                     return Ok(Run::Poisoned(at, rejection));
                 }
-                Err(Trouble::Rejected(_)) if !self.careful && !poison.contains_key(&at) => {
+                Err(Trouble::Rejected(_)) if !*careful && !poison.contains_key(&at) => {
                     return Ok(Run::Careless);
                 }
                 Err(Trouble::Rejected(rejection)) => {
                     // What is missing may be the column or the index: the next attempt looks again.
-                    self.numbers.forget(&event.topic);
+                    speaker.forget_numbers(&event.topic);
                     outcomes.push(Outcome::Rejected(rejection));
-                    stopped.insert(Line::of(event, self.who.ordering));
+                    stopped.insert(Line::of(event, who.ordering));
                 }
                 Err(Trouble::Unavailable(unavailable)) => return Err(unavailable),
             }
@@ -389,56 +391,6 @@ impl Target {
                 Err(Unavailable::new(UnavailableKind::Busy, message))
             }
         }
-    }
-
-    /// The event's INSERT with its number, when its table carries numbers.
-    fn numbered(&mut self, event: &EventRef, statement: &Statement) -> Result<Option<Planned>, Trouble> {
-        let table = &*event.topic;
-        let Some(auto_schema) = self.options.outbox_seq(table) else { return Ok(None) };
-        let mut planned = self.planner.plan(statement.clone()).map_err(Trouble::Rejected)?;
-        let Some(text) = self.planner.numbered(&planned, table).map_err(Trouble::Rejected)? else { return Ok(None) };
-        numbers::prepare(&mut self.db, &mut self.numbers, table, auto_schema)?;
-        let Some(values) = self.numbers.values(table, event.seq.0) else { return Ok(None) };
-        planned.values.extend(values.map_err(Trouble::Rejected)?);
-        planned.text = text;
-        Ok(Some(planned))
-    }
-
-    /// Executes one event. When it is refused, [`Target::careful`] undoes it and nothing else.
-    fn execute(&mut self, event: &EventRef, statement: &Statement) -> Result<(), Trouble> {
-        let planned = self.numbered(event, statement)?;
-        if self.careful {
-            self.db.prepare_cached("SAVEPOINT litepost_event")?.execute([])?;
-        }
-        self.guard.event_speaks(true);
-        let executed = match planned {
-            Some(planned) => self.speak(&planned.text.sql, &Args::Positional(planned.values)),
-            None => self.speak(&statement.sql, &statement.args),
-        };
-        self.guard.event_speaks(false);
-        if self.db.is_autocommit() {
-            // The statement ended the transaction; a success cannot.
-            return executed
-                .and(Err(Trouble::Rejected(Rejection::never("transaction", "the statement ended the transaction"))));
-        }
-        if !self.careful {
-            return executed;
-        }
-        if executed.is_err() {
-            self.db.prepare_cached("ROLLBACK TO litepost_event")?.execute([])?;
-        }
-        self.db.prepare_cached("RELEASE litepost_event")?.execute([])?;
-        executed
-    }
-
-    fn speak(&mut self, sql: &str, args: &Args) -> Result<(), Trouble> {
-        self.guard.check(&self.db, sql)?;
-        let mut prepared = self.db.prepare_cached(sql).map_err(|e| errors::compiling(&e, sql))?;
-        bind::bind(&mut prepared, args)?;
-        // RETURNING makes rows; the statement is done when the last one is.
-        let mut rows = prepared.raw_query();
-        while rows.next()?.is_some() {}
-        Ok(())
     }
 
     fn begin(&self) -> rusqlite::Result<()> {

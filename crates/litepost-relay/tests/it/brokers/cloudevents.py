@@ -1,8 +1,8 @@
 """Reads messages as CloudEvents with the CloudEvents SDK: cloudevents.py TRANSPORT (structured|binary) URL.
 
 The SDK has bindings to Kafka and RabbitMQ. NATS's is HTTP's; Redis has none and takes RabbitMQ's. For MQTT the SDK
-has none: the attributes have no prefix in 5, and there are none outside of the body in 3.1.1. Nor has it one for SQS and SNS,
-whose messages are text.
+has none: the attributes have no prefix in 5, and there are none outside of the body in 3.1.1. Nor has it one for SQS and SNS:
+their messages are text, and what does not fit into ten attributes stands in one of them.
 """
 
 import asyncio
@@ -123,8 +123,16 @@ def from_sqs():
     client = boto3.client("sqs", endpoint_url=endpoint, region_name="eu-west-1", **access)
     found = client.receive_message(QueueUrl=at.geturl(), MaxNumberOfMessages=10, MessageAttributeNames=["All"])
     for message in found["Messages"]:
-        assert message["MessageAttributes"]["content-type"]["StringValue"] == "application/cloudevents+json"
-        yield FORMAT.read(None, message["Body"].encode())
+        headers = {name: value["StringValue"] for name, value in message["MessageAttributes"].items()}
+        content_type = headers.pop("content-type")
+        if mode == "binary":
+            # Without a look into the attribute that holds what does not fit.
+            assert {"ce-specversion", "ce-id", "ce-source", "ce-type"} <= headers.keys(), headers
+        headers |= json.loads(headers.pop("litepost-headers", "{}"))
+        text, encoding = message["Body"], headers.pop("litepost-encoding", None)
+        body = base64.b64decode(text) if encoding == "base64" else text.encode()
+        named = {name: value for name, value in headers.items() if name.startswith("ce-")}
+        yield like_rabbitmq(named, content_type, body)
 
 
 def data(event) -> bytes:
