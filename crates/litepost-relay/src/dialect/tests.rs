@@ -56,7 +56,7 @@ fn a_parameter_stays_one_whatever_it_stands_behind() {
     assert_eq!(text, "UPDATE t SET a = CASE WHEN b THEN $1 ELSE $2 END WHERE $ $3");
     assert_eq!(ok(positional(sql, 3, MYSQL)).0, "UPDATE t SET a = CASE WHEN b THEN? ELSE? END WHERE $?");
     // Found by libFuzzer: what followed was taken for a text that begins with `$$`.
-    super::fuzzing::feed(
+    fuzzing::feed(
         "\u{3}WITH g AS (g AS ($E CLSET2, :ag$' --SELECT $1, :x, '$:ag$' -- it's\n) UPDATE [t] EST =\" 'a \" ?ETUGI NN*R",
         3,
     );

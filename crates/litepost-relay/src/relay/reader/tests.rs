@@ -26,7 +26,7 @@ fn commits_that_follow_closely_are_read_together_and_none_is_missed() {
     let seqs = |chunk: Arc<Chunk>| chunk.events().iter().map(|event| event.seq.0).collect::<Vec<_>>();
     let until_answered = |worker: &mut Worker, answer: &mut oneshot::Receiver<_>| loop {
         match answer.try_recv() {
-            Ok(chunk) => return seqs(Result::unwrap(chunk)),
+            Ok(chunk) => return seqs(Result::expect(chunk, "an answer")),
             Err(_) => worker.wait(),
         }
     };

@@ -109,9 +109,9 @@ fn rank(name: &str) -> u8 {
 /// What makes a message a CloudEvent comes first, then what else is known of it.
 fn rank_in_cloudevents(name: &str) -> u8 {
     match name {
-        "ce-specversion" | "ce-id" | "ce-source" | "ce-type" => 0,
-        // The attribute `datacontenttype`, and how to have the data back.
-        "content-type" | ENCODING | CONTENT_ENCODING | "litepost-id" => 0,
+        // (`content-type` is the attribute `datacontenttype`; the two behind it say how to have the data back.)
+        "ce-specversion" | "ce-id" | "ce-source" | "ce-type" | "content-type" | ENCODING | CONTENT_ENCODING
+        | "litepost-id" => 0,
         _ if name.starts_with("ce-") => 1,
         _ if name.starts_with("litepost-") => 3,
         _ => 2,

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::Settings;
 use super::connection::{self, Connected, unavailable};
 use crate::sink::{Batch, Sink};
-use crate::sinks::lines::side_by_side;
+use crate::sinks::lines::in_turn;
 use crate::sinks::message::{CONTENT_ENCODING, Mapping};
 
 /// One connection.
@@ -42,7 +42,7 @@ impl Sink for NatsSink {
                 let pending = this.publish(&batch.events[at]).await?;
                 Ok(this.acknowledged(pending))
             };
-            let publishing = Box::pin(side_by_side(batch, this.ordering, this.settings.width, begin));
+            let publishing = Box::pin(in_turn(batch, this.ordering, this.settings.width, begin));
             let mut trouble = this.trouble.clone();
             let broken = Box::pin(trouble.wait_for(Option::is_some));
             match select(publishing, broken).await {

@@ -23,9 +23,9 @@ type Reading = oneshot::Receiver<Known>;
 
 /// With more to come the thread looks for the next batch this long before it sleeps.
 const AWAKE_FOR: Duration = Duration::from_micros(200);
-/// How long the target stays unlocked between two transactions while there is a backlog: about a sixth of the time, so that
+/// How long the target stays unlocked between two transactions while there is a backlog: about an eighth of the time, so that
 /// those who ask again and again for the lock, as SQLite does, find it free soon.
-const FREE_FOR: Duration = Duration::from_micros(150);
+const FREE_FOR: Duration = Duration::from_micros(100);
 /// How long a transaction stays open for a batch that does not come.
 const OPEN_FOR: Duration = Duration::from_millis(2);
 /// After so many in vain in a row it does not become rarer any more: one batch in 64.
