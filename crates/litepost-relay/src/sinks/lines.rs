@@ -63,8 +63,7 @@ where
 }
 
 /// The same for a destination that answers in the order in which it is asked: the answer that was asked for first is waited
-/// for first, which takes a third of the time that it takes to watch over a thousand at once. Where an answer is late, those
-/// behind it are seen late.
+/// for first, which is cheaper than to watch over all that are under way. Where an answer is late, those behind it are seen late.
 pub(crate) async fn in_turn<B, A>(
     batch: &Batch,
     ordering: LineOrdering,
